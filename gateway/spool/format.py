@@ -1,0 +1,65 @@
+"""Spool records: how a request and its reply lie on disk.
+
+    record  = magic D0 4B | kind u8 | crc32 u32 | length u32 | payload      (little-endian)
+    payload = meta length u32 | meta (JSON object) | body (raw bytes)
+
+The checksum covers the payload. A record that ends early is a torn tail: its writer died inside the write.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import orjson
+
+_HEAD = struct.Struct("<2sBII")
+_META = struct.Struct("<I")
+_MAGIC = b"\xd0\x4b"
+
+
+class Kind(IntEnum):
+    REQUEST = 1
+    REPLY = 2
+
+
+class CorruptRecordError(ValueError):
+    """The bytes at this offset are no record, or their checksum does not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    kind: Kind
+    meta: dict[str, Any]
+    body: bytes
+
+
+def encode(kind: Kind, meta: dict[str, Any], body: bytes) -> bytes:
+    """One record, ready to be appended in a single write."""
+    meta_json = orjson.dumps(meta)
+    payload = b"".join((_META.pack(len(meta_json)), meta_json, body))
+    return _HEAD.pack(_MAGIC, kind, zlib.crc32(payload), len(payload)) + payload
+
+
+def decode(buffer: bytes | memoryview, offset: int = 0) -> tuple[Record, int] | None:
+    """The record at `offset` and the offset behind it; None where the bytes end inside a record.
+
+    Raises:
+        CorruptRecordError: there is no record here.
+    """
+    view = memoryview(buffer)
+    if len(view) - offset < _HEAD.size:
+        return None
+    magic, kind, checksum, length = _HEAD.unpack_from(view, offset)
+    if magic != _MAGIC:
+        raise CorruptRecordError(f"no record begins at byte {offset}")
+    end = offset + _HEAD.size + length
+    if len(view) < end:
+        return None
+    payload = view[offset + _HEAD.size : end]
+    if zlib.crc32(payload) != checksum:
+        raise CorruptRecordError(f"the record at byte {offset} fails its checksum")
+    (meta_length,) = _META.unpack_from(payload)
+    body_at = _META.size + meta_length
+    return Record(Kind(kind), orjson.loads(payload[_META.size : body_at]), bytes(payload[body_at:])), end

@@ -1,0 +1,66 @@
+"""The stages of a turn and its legal moves, as data.
+
+    awaiting_next ─► scorable ─► scored ─► batched ─► trained
+          └──────────────┴──────────┴─────────┴─► dropped (with a reason)
+
+A side turn, or one that can never be trained, is born `dropped`. `scored` means counted: a score that is
+not NULL and a turn that may be trained. Nothing leaves `trained`; only re-scoring leaves `dropped`.
+"""
+
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    AWAITING_NEXT = "awaiting_next"
+    SCORABLE = "scorable"
+    SCORED = "scored"
+    BATCHED = "batched"
+    TRAINED = "trained"
+    DROPPED = "dropped"
+
+
+MOVES: frozenset[tuple[Stage, Stage]] = frozenset(
+    {
+        (Stage.AWAITING_NEXT, Stage.SCORABLE),
+        (Stage.AWAITING_NEXT, Stage.DROPPED),
+        (Stage.SCORABLE, Stage.SCORED),
+        (Stage.SCORABLE, Stage.DROPPED),
+        (Stage.SCORED, Stage.BATCHED),
+        (Stage.SCORED, Stage.DROPPED),
+        (Stage.BATCHED, Stage.TRAINED),
+        (Stage.BATCHED, Stage.DROPPED),
+        (Stage.DROPPED, Stage.AWAITING_NEXT),
+        (Stage.DROPPED, Stage.SCORABLE),
+    }
+)
+
+#: What a dropped turn's reason means, in the words of `learner status`. A new reason adds its words here.
+REASONS: dict[str, str] = {
+    "side": "a side request (title, summary, tool helper): forwarded, never trained",
+    "endpoint": "not a chat completion",
+    "status": "the answer did not end normally",
+    "no_ids": "the engine gave no token ids",
+    "no_logprobs": "the engine gave no log-probabilities",
+    "logprob_count_mismatch": "the engine gave another number of log-probabilities than of tokens",
+    "logprob_not_finite": "the engine gave a log-probability that is not a number",
+    "version_unknown": "it is not known which policy version answered",
+    "empty_answer": "the answer has no tokens",
+    "retry": "the client sent the same request again",
+    "sampling_greedy": "sampled at temperature 0: not an on-policy sample",
+    "sampling_truncated": "sampled with top-p, top-k or min-p",
+    "sampling_constrained": "sampled under a grammar, a forced tool call, a bias or penalties",
+    "store_false": "the client asked not to be trained on (store: false)",
+    "no_next_state": "the session ended before anything followed the answer",
+    "no_quorum": "too few judge votes came back",
+    "abstained": "the judge could not tell",
+    "stale": "too many policy versions old when its batch closed",
+    "not_an_ancestor": "its version was rolled back or refused",
+    "too_long": "longer than the trainer's token budget",
+    "out_of_vocabulary": "an id outside the model's vocabulary",
+}
+
+
+def check_move(before: Stage, after: Stage) -> None:
+    """Raises ValueError for a move that MOVES does not list."""
+    if (before, after) not in MOVES:
+        raise ValueError(f"a turn cannot go from {before} to {after}")
