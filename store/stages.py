@@ -51,12 +51,15 @@ REASONS: dict[str, str] = {
     "sampling_constrained": "sampled under a grammar, a forced tool call, a bias or penalties",
     "store_false": "the client asked not to be trained on (store: false)",
     "no_next_state": "the session ended before anything followed the answer",
+    "session_full": "the session had session.max_turns turns before it",
     "no_quorum": "too few judge votes came back",
     "abstained": "the judge could not tell",
     "stale": "too many policy versions old when its batch closed",
     "not_an_ancestor": "its version was rolled back or refused",
     "too_long": "longer than the trainer's token budget",
     "out_of_vocabulary": "an id outside the model's vocabulary",
+    "no_spread": "all answers of its group got the same reward: nothing to compare",
+    "not_finite": "the step's loss or gradient was not a number: the whole batch was skipped",
 }
 
 

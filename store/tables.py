@@ -41,6 +41,7 @@ metadata = MetaData(
 )
 
 Timestamp = DateTime(timezone=True)
+Json = JSON(none_as_null=True)  # None is NULL, never the JSON word null
 
 
 def _now(name: str) -> Column[object]:
@@ -70,7 +71,7 @@ versions = Table(
     Column("batch_id", BigInteger),  # the batch whose step made it; NULL for 0
     Column("path", Text, nullable=False),  # what an engine loads: a model folder or an adapter folder
     Column("form", Text, nullable=False),  # full | adapter
-    Column("probe", JSON),  # fixed prompts with the trainer's log-probabilities (learner/probe.py)
+    Column("probe", Json),  # fixed prompts with the trainer's log-probabilities (learner/probe.py)
     Column("status", Text, nullable=False),  # written | live | retired | refused
     Column("reason", Text),  # why it was refused or retired
     _now("created_at"),
@@ -87,12 +88,13 @@ sessions = Table(
     Column("tenant", Text, primary_key=True),
     Column("id", Text, primary_key=True),
     Column("key_id", Text),
-    Column("source", Text, nullable=False),  # how the id was found: path, a header's name, a body field, lineage, new
+    Column("source", Text, nullable=False),  # of the id: path, a header's name, a body field, lineage, new
     _now("created_at"),
     Column("last_turn_at", Timestamp, nullable=False),
     Column("done_at", Timestamp),  # X-Session-Done, max_turns or idle
     Column("done_reason", Text),  # client | max_turns | idle
 )
+Index("ix_sessions_open", sessions.c.last_turn_at, postgresql_where=text("done_at is null"))
 
 turns = Table(
     "turns",
@@ -123,14 +125,15 @@ turns = Table(
     Column("error", Text),
     Column("http_status", Integer),
     Column("request_body", LargeBinary, nullable=False),  # exactly the client's bytes
-    Column("messages", JSON),  # as sent, in full; NULL where the body was no JSON
-    Column("tools", JSON),
-    Column("sampling", JSON),
+    Column("messages", Json),  # as sent, in full; NULL where the body was no JSON
+    Column("tools", Json),
+    Column("sampling", Json),
     Column("response_text", Text),
     Column("reasoning_text", Text),
-    Column("tool_calls", JSON),
+    Column("tool_calls", Json),
     Column("finish_reason", Text),
-    Column("usage", JSON),
+    Column("matched_stop", Text),  # the stop string, or the id of the stop token, that ended the answer
+    Column("usage", Json),
     Column("prompt_ids", Int4Array),
     Column("response_ids", Int4Array),
     Column("response_logprobs", Float4Array),
@@ -139,8 +142,9 @@ turns = Table(
     Column("temperature", Float),  # what was sampled at: the request's, else the engine's default 1.0
     Column("trainable", Boolean, nullable=False),
     Column("untrainable_reason", Text),
-    Column("text_altered", Boolean, nullable=False, server_default="false"),  # a NUL or lone surrogate was marked
-    Column("history_hash", LargeBinary),  # canonical rolling hash over messages and answer (gateway/lineage.py)
+    # A NUL or a lone surrogate, which Postgres cannot hold, was replaced by a mark.
+    Column("text_altered", Boolean, nullable=False, server_default="false"),
+    Column("history_hash", LargeBinary),  # canonical rolling hash over messages and answer
     Column("prompt_hash", LargeBinary),  # the same over the messages alone: equal for regenerations
     Column("client_request_id", Text),
     Column("started_at", Timestamp, nullable=False),
@@ -161,8 +165,15 @@ turns = Table(
     CheckConstraint("policy_version_min <= policy_version_max", name="version_span"),
 )
 Index("ix_turns_lineage", turns.c.tenant, turns.c.history_hash)
+Index("ix_turns_prompt", turns.c.tenant, turns.c.prompt_hash)
+Index(
+    "ix_turns_summaries", turns.c.tenant, turns.c.started_at, postgresql_where=text("kind_reason = 'summary'")
+)
 Index("ix_turns_session", turns.c.tenant, turns.c.session_id, turns.c.started_at)
 Index("ix_turns_parent_id", turns.c.parent_id)
+Index(
+    "ix_turns_version", turns.c.policy_id, turns.c.policy_version_min, turns.c.policy_version_max, turns.c.id
+)
 
 turn_states = Table(
     "turn_states",
@@ -180,7 +191,12 @@ turn_states = Table(
     _now("changed_at"),
 )
 Index("ix_turn_states_scorable", turn_states.c.turn_id, postgresql_where=text("stage = 'scorable'"))
-Index("ix_turn_states_scored", turn_states.c.policy_id, turn_states.c.turn_id, postgresql_where=text("stage = 'scored'"))
+Index(
+    "ix_turn_states_scored",
+    turn_states.c.policy_id,
+    turn_states.c.turn_id,
+    postgresql_where=text("stage = 'scored'"),
+)
 Index("ix_turn_states_stage", turn_states.c.stage, turn_states.c.reason)
 
 votes = Table(
@@ -209,6 +225,8 @@ scores = Table(
     Column("value", Float),  # in [-1, 1]; NULL with a reason
     Column("reason", Text),  # majority | tie | no_quorum | feedback | …
     Column("hint", Text),
+    # The judged text tries to speak to the judge: it was neutralised, and a person may want to look.
+    Column("injection_suspected", Boolean, nullable=False, server_default="false"),
     _now("created_at"),
     CheckConstraint("value between -1 and 1", name="range"),
     CheckConstraint("value is not null or reason is not null", name="null_has_reason"),
@@ -221,8 +239,8 @@ batches = Table(
     Column("policy_id", Integer, ForeignKey("policies.id"), nullable=False),
     Column("live_version", Integer, nullable=False),  # when it closed: staleness counts from here
     Column("closed_because", Text, nullable=False),  # full | timeout
-    Column("settings", JSON, nullable=False),  # the batch, loss and trainer settings it was made under
-    Column("baseline", JSON, nullable=False),  # the running baseline's state after this batch
+    Column("settings", Json, nullable=False),  # the batch, loss and trainer settings it was made under
+    Column("baseline", Json, nullable=False),  # the running baseline's state after this batch
     Column("status", Text, nullable=False, server_default="closed"),  # closed | trained | skipped
     Column("reason", Text),
     _now("created_at"),
@@ -250,7 +268,7 @@ steps = Table(
     Column("number", Integer, nullable=False),  # optimizer steps of this policy, from 1
     Column("version", Integer, nullable=False),  # the version that it made
     Column("checkpoint", Text, nullable=False),
-    Column("metrics", JSON, nullable=False),
+    Column("metrics", Json, nullable=False),
     Column("seconds", Float, nullable=False),
     _now("created_at"),
     ForeignKeyConstraint(["policy_id", "version"], ["versions.policy_id", "versions.version"]),
@@ -267,7 +285,7 @@ publications = Table(
     Column("status", Text, nullable=False),  # loaded | failed
     Column("error", Text),
     Column("reported_version", Text),  # what the engine itself said afterwards
-    Column("probe", JSON),  # {"mean_abs_diff": nats, "max_abs_diff": nats}, or why there is none
+    Column("probe", Json),  # {"mean_abs_diff": nats, "max_abs_diff": nats}, or why there is none
     Column("seconds", Float, nullable=False),
     _now("created_at"),
     ForeignKeyConstraint(["policy_id", "version"], ["versions.policy_id", "versions.version"]),
@@ -314,7 +332,7 @@ processes = Table(
     Column("name", Text, primary_key=True),  # "learner", "drainer", "reconciler"
     Column("doing", Text, nullable=False),
     Column("waits_for", Text),  # the sentence that `learner status` repeats
-    Column("detail", JSON),
+    Column("detail", Json),
     _now("started_at"),
     _now("beat_at"),
 )

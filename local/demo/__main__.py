@@ -1,0 +1,210 @@
+"""`make demo`: the whole loop on one machine, with scripted users, ending in a table, a plot and JSON.
+
+Nothing is arranged for the learner: the users are ordinary openai clients that say in words what they think,
+the judge reads those words, and every figure at the end is read back from Postgres or asked of the engine.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from local.demo import report, users, wish
+from local.demo.perplexity import under_base
+from local.engine import model_path
+from local.stack import Stack
+from store import database, embedded
+from store.config import Config, load_config
+from store.paths import StatePaths
+
+SETTINGS = Path(__file__).with_name("settings.toml")
+SETTLE_SECONDS = 20.0  # the newest version meets some users too
+DRAIN_SECONDS = 60.0
+
+Asked = tuple[str, str]  # question, answer
+
+
+def say(line: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--steps", type=int, default=12, help="optimizer steps to make (default %(default)s)")
+    parser.add_argument("--users", type=int, default=8, help="users who talk at once (default %(default)s)")
+    parser.add_argument(
+        "--seconds", type=int, default=660, help="longest time for the talk (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def prepare(state: Path) -> dict[str, str]:
+    """A demo state folder begun anew, sharing the installed software; returns the parts' environment."""
+    demo = state / "demo"
+    if demo.exists():
+        say(f"forgetting the last demo's data in {demo}")
+        embedded.stop(demo)
+        shutil.rmtree(demo)
+    demo.mkdir(parents=True)
+    for shared in ("engine", "models"):
+        (demo / shared).symlink_to(state / shared)
+    return {**os.environ, "DUKOU_CONFIG": str(SETTINGS), "DUKOU_STATE_DIR": str(demo)}
+
+
+def wait_until_serving(config: Config, stack: Stack, seconds: float) -> None:
+    """Raises TimeoutError when the gateway is not ready in time, saying what it said."""
+    url = f"http://{config.gateway.host}:{config.gateway.port}/readyz"
+    end, told, last = time.monotonic() + seconds, 0.0, "no answer"
+    while time.monotonic() < end:
+        stack.watch()
+        try:
+            reply = httpx.get(url, timeout=5)
+            if reply.status_code == httpx.codes.OK:
+                return
+            last = reply.text
+        except httpx.TransportError as error:
+            last = repr(error)
+        if time.monotonic() - told > 10:
+            say(f"waiting for the engine: {last}")
+            told = time.monotonic()
+        time.sleep(0.5)
+    raise TimeoutError(f"the gateway was not ready after {seconds:.0f} s: {last}")
+
+
+def talk(base_url: str, stack: Stack, db: Engine, options: argparse.Namespace, tally: users.Tally) -> None:
+    """Lets the crowd talk until enough steps were published, or time is up."""
+    crowd = users.Crowd(base_url, stack.config.engine.served_name, options.users, options.seed, tally)
+    crowd.start()
+    begun = told = time.monotonic()
+    last_published: float | None = None
+    try:
+        while (now := time.monotonic()) - begun < options.seconds:
+            time.sleep(1)
+            stack.watch()
+            seen = progress(db)
+            if seen is None:
+                continue
+            if now - told >= 10:
+                told = now
+                met, n = tally.recent(48)
+                say(f"{seen.turns} turns, {seen.trained} trained, version {seen.version}; wish met {met}/{n}")
+            if seen.version >= options.steps:
+                last_published = last_published or now
+                if now - last_published > SETTLE_SECONDS:
+                    return
+    finally:
+        crowd.stop()
+
+
+def progress(db: Engine) -> report.Progress | None:
+    """None while Postgres is away: the stack starts it again."""
+    try:
+        return report.progress(db)
+    except OperationalError:
+        return None
+
+
+def wait_until_drained(db: Engine, stack: Stack, answers: int) -> None:
+    """Until every answer that the users got is a row. Raises TimeoutError naming how many are missing."""
+    end = time.monotonic() + DRAIN_SECONDS
+    while time.monotonic() < end:
+        stack.watch()
+        seen = progress(db)
+        if seen is not None and seen.turns >= answers:
+            return
+        time.sleep(0.5)
+    raise TimeoutError(f"the users got {answers} answers, but Postgres has {seen.turns if seen else 'gone'}")
+
+
+def engine_version(url: str) -> str:
+    """What the engine itself says that it serves."""
+    return str(httpx.get(f"{url}/model_info", timeout=10).json().get("weight_version"))
+
+
+def conclude(db: Engine, config: Config, tally: users.Tally, before: list[Asked], after: list[Asked]) -> None:
+    """Prints table and held-out figures, draws the plot, and prints the JSON as the last line of stdout."""
+    paths = StatePaths.for_config(config)
+    found = report.read(db)
+    plotted = paths.root / "preference.png"
+    report.plot(found, plotted)
+    base = model_path(config)
+    held_out = [
+        report.rate([wish.is_met(a, t) for q, a in asked if (t := wish.topic_of(q))])
+        for asked in (before, after)
+    ]
+    perplexity = [under_base(base, asked) for asked in (before, after)]
+    print(report.table(found))
+    print()
+    print(f"asked while training   first third {found.first}   last third {found.last}")
+    print(f"held-out, greedy       version 0   {held_out[0]}   last version {held_out[1]}")
+    print(
+        f"perplexity of the held-out answers under the base model: {perplexity[0]:.2f} -> {perplexity[1]:.2f}"
+    )
+    print(f"the engine itself says that it serves version {engine_version(config.engine.urls[0])}")
+    print(f"plot: {plotted}")
+    for (question, first), (_, last) in list(zip(before, after, strict=False))[:3]:
+        print(f"  {question}\n    version 0: {first!r}\n    last:      {last!r}")
+    print(json.dumps(summary(found, tally, held_out, perplexity)))
+
+
+def summary(
+    found: report.Report, tally: users.Tally, held_out: list[report.Rate], perplexity: list[float]
+) -> dict[str, Any]:
+    first, last = found.first, found.last
+    return {
+        "versions": found.versions,
+        "turns": found.turns,
+        "samples": found.samples,
+        "failed": tally.failed,
+        "preference": {
+            "first": round(first.share, 3),
+            "last": round(last.share, 3),
+            "n_first": first.n,
+            "n_last": last.n,
+            "first_interval": [round(x, 3) for x in first.interval()],
+            "last_interval": [round(x, 3) for x in last.interval()],
+        },
+        "held_out": {
+            "first": round(held_out[0].share, 3),
+            "last": round(held_out[1].share, 3),
+            "n_first": held_out[0].n,
+            "n_last": held_out[1].n,
+        },
+        "perplexity_ratio": round(perplexity[1] / perplexity[0], 3),
+    }
+
+
+def main() -> int:
+    options = arguments()
+    environ = prepare(Path(os.environ.get("DUKOU_STATE_DIR", ".dukou")).resolve())
+    config = load_config(environ=environ)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    stack = Stack(config, environ, say)
+    tally = users.Tally()
+    base_url = f"http://{config.gateway.host}:{config.gateway.port}/v1"
+    try:
+        stack.start()
+        wait_until_serving(config, stack, 400)
+        db = database.engine(config)
+        before = users.ask_held_out(base_url, config.engine.served_name, tally, say)
+        talk(base_url, stack, db, options, tally)
+        after = users.ask_held_out(base_url, config.engine.served_name, tally, say)
+        wait_until_drained(db, stack, tally.answers)
+        conclude(db, config, tally, before, after)
+    finally:
+        stack.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

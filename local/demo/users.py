@@ -1,0 +1,146 @@
+"""Scripted users who talk through the ordinary openai client, several at once."""
+
+import itertools
+import random
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from openai import OpenAI, OpenAIError
+
+from local.demo import wish
+
+ANSWER_TOKENS = 32
+REACTION_TOKENS = 8
+#: A user whose gateway is killed under them tries again, as the openai client does; this often.
+RETRIES = 10
+
+
+@dataclass
+class Tally:
+    """What the users saw, counted on their side of the wire."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    answers: int = 0
+    met: list[bool] = field(default_factory=list)
+    failed: int = 0
+
+    def answered(self, met: bool) -> None:
+        with self.lock:
+            self.answers += 1
+            self.met.append(met)
+
+    def reacted(self) -> None:
+        with self.lock:
+            self.answers += 1
+
+    def failure(self, error: Exception) -> None:
+        with self.lock:
+            self.failed += 1
+        print(f"a request failed: {error!r}", file=sys.stderr, flush=True)
+
+    def recent(self, n: int) -> tuple[int, int]:
+        """How many of the last n questions were answered as wished, and how many that were."""
+        with self.lock:
+            last = self.met[-n:]
+        return sum(last), len(last)
+
+
+def client(base_url: str) -> OpenAI:
+    return OpenAI(base_url=base_url, api_key="not-needed", max_retries=RETRIES, timeout=300)
+
+
+def stream(
+    openai: OpenAI, model: str, messages: list[dict[str, str]], max_tokens: int, temperature: float
+) -> str:
+    """The text of one streamed answer. Raises OpenAIError where the request failed or the stream broke."""
+    parts: list[str] = []
+    chunks = openai.chat.completions.create(
+        model=model, messages=messages, max_tokens=max_tokens, temperature=temperature, stream=True
+    )  # type: ignore[call-overload]
+    for chunk in chunks:
+        if chunk.choices:
+            parts.append(chunk.choices[0].delta.content or "")
+    return "".join(parts)
+
+
+def converse(openai: OpenAI, model: str, asked: wish.Question, pick: int, tally: Tally) -> None:
+    """One conversation: a question, its answer, and what the user says to it."""
+    messages = [{"role": "user", "content": asked.text}]
+    reply = stream(openai, model, messages, ANSWER_TOKENS, 1.0)
+    tally.answered(wish.is_met(reply, asked.topic))
+    messages += [
+        {"role": "assistant", "content": reply},
+        {"role": "user", "content": wish.reaction(reply, asked.topic, pick)},
+    ]
+    stream(openai, model, messages, REACTION_TOKENS, 1.0)
+    tally.reacted()
+
+
+class Crowd:
+    """`size` users at once, each in a thread, asking about the trained topics until told to stop."""
+
+    def __init__(self, base_url: str, model: str, size: int, seed: int, tally: Tally) -> None:
+        self.stopped = threading.Event()
+        shuffled = random.Random(seed)
+        pairs = [wish.question(t, q) for t in wish.TRAINED for q in wish.QUESTIONS]
+        shuffled.shuffle(pairs)
+        self._questions = enumerate(itertools.cycle(pairs))
+        self._lock = threading.Lock()
+        openai = client(base_url)
+        self._threads = [
+            threading.Thread(target=self._talk, args=(openai, model, tally)) for _ in range(size)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self.stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _talk(self, openai: OpenAI, model: str, tally: Tally) -> None:
+        while not self.stopped.is_set():
+            with self._lock:
+                pick, asked = next(self._questions)
+            try:
+                converse(openai, model, asked, pick, tally)
+            except OpenAIError as error:
+                tally.failure(error)
+
+
+def ask_held_out(
+    base_url: str, model: str, tally: Tally, say: Callable[[str], None]
+) -> list[tuple[str, str]]:
+    """(question, greedy answer) for every held-out topic and question form, eight at a time."""
+    openai = client(base_url)
+    pending = [wish.question(t, q) for t in wish.HELD_OUT for q in wish.HELD_OUT_QUESTIONS]
+    answers: dict[str, str] = {}
+    queue = iter(pending)
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                asked = next(queue, None)
+            if asked is None:
+                return
+            try:
+                reply = stream(openai, model, [{"role": "user", "content": asked.text}], ANSWER_TOKENS, 0.0)
+            except OpenAIError as error:
+                tally.failure(error)
+                continue
+            tally.reacted()
+            answers[asked.text] = reply
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    met = sum(wish.is_met(answers[q.text], q.topic) for q in pending if q.text in answers)
+    say(f"held-out topics, greedy: {met} of {len(answers)} answered as wished")
+    return [(q.text, answers[q.text]) for q in pending if q.text in answers]

@@ -1,0 +1,169 @@
+"""The way into Postgres: its URL, an engine for it, its schema, and what is wrong with it in a sentence.
+
+Everything works behind pgbouncer in transaction mode: no prepared statement, no SET that outlives its
+transaction, no LISTEN, no session lock. `idle_in_transaction_session_timeout` therefore is a setting of the
+server (the embedded one has 5 minutes) or of the role: docs/sql.md has the ALTER ROLE.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, OperationalError
+
+from store import arrays
+from store.config_model import Config
+
+_ROOT = Path(__file__).resolve().parent.parent
+_DRIVER = "postgresql+psycopg"
+_CONNECT_SECONDS = 5
+
+
+class DatabaseError(Exception):
+    """Postgres cannot be used; the message says what would mend it. No message holds a password."""
+
+
+class UnusableUrlError(DatabaseError):
+    """The database URL does not parse, or is of another database than Postgres."""
+
+
+class UnreachableError(DatabaseError):
+    """No server answers, or it turns us away."""
+
+
+class SchemaError(DatabaseError):
+    """The schema is missing or older than this code."""
+
+
+class BusyError(DatabaseError):
+    """A migration could not get a table's lock in time."""
+
+
+class JsonText(bytes):
+    """JSON that is serialised already, in UTF-8: bound to a JSON column as it is, without another pass."""
+
+
+def url(config: Config) -> str:
+    """The database's URL, with the psycopg driver; where none is set, the embedded Postgres is started.
+
+    Raises:
+        UnusableUrlError: it is no Postgres URL.
+        EmbeddedError: there is no URL, and the embedded Postgres cannot run here.
+    """
+    given = config.database.url.get_secret_value()
+    if given:
+        return normalised(given)
+    from store.embedded import ensure_running
+
+    return ensure_running(config.state_dir)
+
+
+def normalised(given: str) -> str:
+    """`postgres://…` and its kin as `postgresql+psycopg://…`. Raises UnusableUrlError."""
+    try:
+        parsed = make_url(given.strip())
+    except (ArgumentError, ValueError):
+        raise UnusableUrlError(
+            "database.url (DATABASE_URL) does not parse: write postgresql://user:password@host:5432/name, "
+            "with special characters of the password percent-encoded"
+        ) from None  # the original repeats the URL, and so the password
+    if parsed.get_backend_name() not in ("postgresql", "postgres"):
+        raise UnusableUrlError(
+            f"database.url (DATABASE_URL) is of {parsed.get_backend_name()}; Dukou needs Postgres"
+        )
+    return parsed.set(drivername=_DRIVER).render_as_string(hide_password=False)
+
+
+def engine(config: Config) -> Engine:
+    """A pool of `database.pool_size` connections; connects at first use. Raises as `url` does."""
+    return engine_at(url(config), pool_size=config.database.pool_size, max_overflow=0)
+
+
+def engine_at(where: str, **options: Any) -> Engine:
+    """An engine for a URL that `url` or `normalised` gave; `options` are create_engine's."""
+    made = create_engine(
+        where,
+        pool_pre_ping=True,
+        json_serializer=_to_json,
+        hide_parameters=True,  # an error must not repeat what users said
+        connect_args={
+            "prepare_threshold": None,
+            "application_name": "dukou",
+            "connect_timeout": _CONNECT_SECONDS,
+        },
+        **options,
+    )
+    event.listen(made, "connect", lambda connection, _: arrays.register(connection))
+    return made
+
+
+def check(connected: Engine) -> None:
+    """Raises UnreachableError or SchemaError, in words for a person. A newer schema is fine."""
+    known = _revisions()
+    try:
+        with connected.connect() as connection:
+            exists = inspect(connection).has_table("alembic_version")
+            found = connection.scalar(text("select version_num from alembic_version")) if exists else None
+    except OperationalError as error:
+        raise UnreachableError(unreachable(connected.url, error)) from None
+    if found is None:
+        raise SchemaError(f"{_place(connected.url)} has no Dukou tables: run `alembic upgrade head`")
+    if found in known[1:]:
+        raise SchemaError(
+            f"{_place(connected.url)} is at migration {found}, this code needs {known[0]}: "
+            "run `alembic upgrade head`"
+        )
+
+
+def unreachable(where: URL, error: OperationalError) -> str:
+    """What a failed connection means, without the password."""
+    said = str(error.orig).strip().splitlines()
+    return f"Postgres at {_place(where)} cannot be used: {said[-1] if said else 'no answer'}"
+
+
+def upgrade(where: str) -> None:
+    """Brings the schema to the newest migration; several processes may call at once, one migrates.
+
+    Raises:
+        UnreachableError: no server answers.
+        BusyError: a long transaction of somebody else holds a table.
+    """
+    from alembic import command
+
+    settings = _alembic()
+    settings.attributes["url"] = where
+    try:
+        command.upgrade(settings, "head")
+    except OperationalError as error:
+        if isinstance(error.orig, psycopg.errors.LockNotAvailable):
+            raise BusyError(
+                "a long transaction holds a table that a migration changes: nothing was changed, try again"
+            ) from error
+        raise UnreachableError(unreachable(make_url(where), error)) from None
+
+
+def _revisions() -> list[str]:
+    """The migrations of this code, newest first."""
+    from alembic.script import ScriptDirectory
+
+    return [script.revision for script in ScriptDirectory.from_config(_alembic()).walk_revisions()]
+
+
+def _alembic() -> Any:
+    from alembic.config import Config as AlembicConfig
+
+    return AlembicConfig(str(_ROOT / "alembic.ini"))
+
+
+def _place(where: URL) -> str:
+    host = where.host or where.query.get("host") or "the default socket"
+    return f"{host}{f':{where.port}' if where.port else ''}/{where.database or ''}"
+
+
+def _to_json(value: Any) -> bytes:
+    """Raises ValueError for NaN and infinities, which are no JSON."""
+    if isinstance(value, JsonText):
+        return bytes(value)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -1,0 +1,252 @@
+"""What `learner status` counts: the way of all turns, as frozen rows.
+
+How each number is counted, so that looking costs little however long the history is:
+
+* `totals` is one index-only scan of `turn_states (stage, reason)`; only `status` asks for it.
+* `snapshot` reads live stages by the same index (few rows), the newest `RECENT` turns by primary key (ids
+  are UUIDv7, so the key is in order of time), and small tables; the learner asks for it every few seconds.
+* recorded is the sum of `turn_states`: every row of `turns` has exactly one. Seen adds what Postgres
+  refused (`set_aside`) and what the drainer says still lies in the spool (its beat's `undrained`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, extract, func, select
+
+from store.stages import Stage
+from store.tables import (
+    batches,
+    engines,
+    policies,
+    processes,
+    publications,
+    samples,
+    set_aside,
+    steps,
+    turn_states,
+    turns,
+    versions,
+)
+
+RECENT = 1000
+SHOWN_VERSIONS = 5
+
+#: What a process that ended in order reported last.
+STOPPED = "stopped"
+LIVE = (Stage.AWAITING_NEXT, Stage.SCORABLE, Stage.SCORED, Stage.BATCHED)
+
+
+@dataclass(frozen=True)
+class Count:
+    """`turns` at one stage, for one reason; `oldest` is seconds since the first of them got there."""
+
+    stage: Stage
+    reason: str | None
+    turns: int
+    oldest: float | None = None
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A process's last report, `age` seconds old."""
+
+    name: str
+    doing: str
+    waits_for: str | None
+    detail: Mapping[str, Any]
+    age: float
+
+
+@dataclass(frozen=True)
+class Version:
+    number: int
+    parent: int | None
+    status: str
+    reason: str | None
+    age: float
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """What an engine serves, as the reconciler last verified it; `version` None: unknown."""
+
+    url: str
+    state: str
+    reason: str | None
+    version: int | None
+    age: float
+
+
+@dataclass(frozen=True)
+class OpenBatch:
+    """A closed batch that no step has trained yet."""
+
+    id: int
+    samples: int
+    closed_because: str
+    age: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the status sentence is decided from. Ages are seconds by the database's clock."""
+
+    live: tuple[Count, ...]
+    recent: tuple[Count, ...]
+    last_turn_age: float | None
+    set_aside: int
+    published: int | None
+    live_version: int | None
+    versions: tuple[Version, ...]
+    engines: tuple[EngineView, ...]
+    beats: tuple[Beat, ...]
+    open_batch: OpenBatch | None
+    publish_error: str | None
+
+    def waiting(self, stage: Stage) -> int:
+        """Turns now at a live stage."""
+        return sum(count.turns for count in self.live if count.stage == stage)
+
+    def oldest(self, stage: Stage) -> float | None:
+        """Seconds since the oldest turn at a live stage got there; None where there is none."""
+        return max((c.oldest for c in self.live if c.stage == stage and c.oldest is not None), default=None)
+
+    def beat(self, name: str) -> Beat | None:
+        return next((beat for beat in self.beats if beat.name == name), None)
+
+    @property
+    def undrained(self) -> int | None:
+        """Request records still in the spool, as the drainer last said; None: it did not say."""
+        drainer = self.beat("drainer")
+        count = drainer.detail.get("undrained") if drainer else None
+        return count if isinstance(count, int) else None
+
+
+def totals(connection: Connection) -> tuple[Count, ...]:
+    """Every turn by stage and reason."""
+    columns = turn_states.c.stage, turn_states.c.reason
+    rows = connection.execute(select(*columns, func.count()).group_by(*columns))
+    return tuple(Count(Stage(stage), reason, number) for stage, reason, number in rows)
+
+
+def snapshot(connection: Connection, policy: str) -> Snapshot:
+    """The state of things for the policy of this name. Raises SQLAlchemy's errors where Postgres fails."""
+    row = connection.execute(
+        select(policies.c.id, policies.c.live_version).where(policies.c.name == policy)
+    ).first()
+    policy_id, live_version = (row.id, row.live_version) if row else (None, None)
+    return Snapshot(
+        live=_live(connection),
+        recent=_recent(connection),
+        last_turn_age=_last_turn_age(connection),
+        set_aside=connection.scalar(select(func.count()).select_from(set_aside)) or 0,
+        published=_published(connection, policy_id),
+        live_version=live_version,
+        versions=_versions(connection, policy_id),
+        engines=_engines(connection),
+        beats=_beats(connection),
+        open_batch=_open_batch(connection, policy_id),
+        publish_error=_publish_error(connection, policy_id, live_version),
+    )
+
+
+def _age(column: Any) -> Any:
+    return extract("epoch", func.now() - column)
+
+
+def _seconds(value: Any) -> float:
+    # extract() answers numeric; clocks of two machines may disagree by a little, and no age is negative.
+    return max(0.0, float(value))
+
+
+def _live(connection: Connection) -> tuple[Count, ...]:
+    columns = turn_states.c.stage, turn_states.c.reason
+    query = (
+        select(*columns, func.count(), _age(func.min(turn_states.c.changed_at)))
+        .where(turn_states.c.stage.in_(LIVE))
+        .group_by(*columns)
+    )
+    return tuple(
+        Count(Stage(s), reason, number, _seconds(age)) for s, reason, number, age in connection.execute(query)
+    )
+
+
+def _recent(connection: Connection) -> tuple[Count, ...]:
+    columns = turn_states.c.stage, turn_states.c.reason
+    newest = select(*columns).order_by(turn_states.c.turn_id.desc()).limit(RECENT).subquery()
+    query = select(newest.c.stage, newest.c.reason, func.count()).group_by(newest.c.stage, newest.c.reason)
+    return tuple(Count(Stage(stage), reason, number) for stage, reason, number in connection.execute(query))
+
+
+def _last_turn_age(connection: Connection) -> float | None:
+    newest = select(turn_states.c.turn_id).order_by(turn_states.c.turn_id.desc()).limit(1).scalar_subquery()
+    age = connection.scalar(select(_age(turns.c.started_at)).where(turns.c.id == newest))
+    return None if age is None else _seconds(age)
+
+
+def _published(connection: Connection, policy_id: int | None) -> int | None:
+    """Trained turns whose version, or a later one, an engine has loaded."""
+    if policy_id is None:
+        return None
+    newest = (
+        select(func.max(publications.c.version))
+        .where(publications.c.policy_id == policy_id, publications.c.status == "loaded")
+        .scalar_subquery()
+    )
+    query = (
+        select(func.count())
+        .select_from(samples.join(steps, samples.c.batch_id == steps.c.batch_id))
+        .where(steps.c.policy_id == policy_id, steps.c.version <= newest)
+    )
+    return connection.scalar(query)
+
+
+def _versions(connection: Connection, policy_id: int | None) -> tuple[Version, ...]:
+    v = versions.c
+    query = select(v.version, v.parent, v.status, v.reason, _age(v.created_at)).where(
+        v.policy_id == policy_id
+    )
+    rows = connection.execute(query.order_by(v.version.desc()).limit(SHOWN_VERSIONS))
+    return tuple(
+        Version(number, parent, status, why, _seconds(age)) for number, parent, status, why, age in rows
+    )
+
+
+def _engines(connection: Connection) -> tuple[EngineView, ...]:
+    e = engines.c
+    rows = connection.execute(select(e.url, e.state, e.reason, e.version, _age(e.seen_at)).order_by(e.url))
+    return tuple(
+        EngineView(url, state, why, version, _seconds(age)) for url, state, why, version, age in rows
+    )
+
+
+def _beats(connection: Connection) -> tuple[Beat, ...]:
+    p = processes.c
+    rows = connection.execute(
+        select(p.name, p.doing, p.waits_for, p.detail, _age(p.beat_at)).order_by(p.name)
+    )
+    return tuple(
+        Beat(name, doing, waits, detail or {}, _seconds(age)) for name, doing, waits, detail, age in rows
+    )
+
+
+def _open_batch(connection: Connection, policy_id: int | None) -> OpenBatch | None:
+    size = select(func.count()).where(samples.c.batch_id == batches.c.id).scalar_subquery()
+    query = (
+        select(batches.c.id, size, batches.c.closed_because, _age(batches.c.created_at))
+        .where(batches.c.policy_id == policy_id, batches.c.status == "closed")
+        .order_by(batches.c.id)
+        .limit(1)
+    )
+    row = connection.execute(query).first()
+    return OpenBatch(row[0], row[1], row[2], _seconds(row[3])) if row else None
+
+
+def _publish_error(connection: Connection, policy_id: int | None, version: int | None) -> str | None:
+    """What went wrong at the last attempt to load the live version, where the last attempt failed."""
+    p = publications.c
+    query = select(p.status, p.error).where(p.policy_id == policy_id, p.version == version)
+    row = connection.execute(query.order_by(p.id.desc()).limit(1)).first()
+    return (row.error or "no reason given") if row and row.status == "failed" else None

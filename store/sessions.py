@@ -1,0 +1,109 @@
+"""Sessions: when they were last spoken in, and when they are over.
+
+A session that is over brings no more next states: its turns that wait for one are dropped as
+`no_next_state`. Where the user comes back all the same, the session is open again, and `turns.followed`
+takes the drop back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import Connection, case, func, or_, text, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+
+from store.tables import sessions
+
+_SWEEP = 500  # sessions that one idle sweep closes at most
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """A turn of this session came."""
+
+    tenant: str
+    id: str
+    key_id: str | None
+    source: str
+    at: datetime
+
+
+def touch(connection: Connection, touches: Iterable[Touch]) -> None:
+    """Makes the sessions that are new and moves the others' last turn; idle or closed ones open again.
+
+    One that is full stays closed.
+    """
+    newest: dict[tuple[str, str], Touch] = {}
+    for each in sorted(touches, key=lambda touch: touch.at):
+        newest[each.tenant, each.id] = each
+    if not newest:
+        return
+    # In one order everywhere: two drainers must not wait for each other.
+    values = [
+        {
+            "tenant": new.tenant,
+            "id": new.id,
+            "key_id": new.key_id,
+            "source": new.source,
+            "last_turn_at": new.at,
+        }
+        for _, new in sorted(newest.items())
+    ]
+    statement = insert(sessions)
+    stays = sessions.c.done_reason == "max_turns"
+    statement = statement.on_conflict_do_update(
+        index_elements=[sessions.c.tenant, sessions.c.id],
+        set_={
+            "last_turn_at": func.greatest(sessions.c.last_turn_at, statement.excluded.last_turn_at),
+            "done_at": case((stays, sessions.c.done_at)),
+            "done_reason": case((stays, sessions.c.done_reason)),
+        },
+    )
+    connection.execute(statement, values)
+
+
+def close(
+    connection: Connection,
+    ids: Iterable[tuple[str, str]],
+    reason: Literal["client", "max_turns"],
+    now: datetime,
+) -> None:
+    """Ends sessions, given as (tenant, id)."""
+    wanted = sorted(set(ids))
+    if not wanted:
+        return
+    condition = or_(sessions.c.done_at.is_(None), sessions.c.done_reason != "max_turns")
+    connection.execute(
+        update(sessions)
+        .where(tuple_(sessions.c.tenant, sessions.c.id).in_(wanted), condition)
+        .values(done_at=now, done_reason=reason)
+    )
+    _drop_waiting(connection, wanted)
+
+
+def close_idle(connection: Connection, since: datetime, now: datetime) -> int:
+    """Ends sessions whose last turn came before `since`; how many: a full sweep may have left some."""
+    rows = connection.execute(_CLOSE_IDLE, {"since": since, "now": now, "limit": _SWEEP}).all()
+    _drop_waiting(connection, [(row.tenant, row.id) for row in rows])
+    return len(rows)
+
+
+def _drop_waiting(connection: Connection, ids: list[tuple[str, str]]) -> None:
+    if ids:
+        given = {"tenants": [tenant for tenant, _ in ids], "sessions": [session for _, session in ids]}
+        connection.execute(_DROP_WAITING, given)
+
+
+_CLOSE_IDLE = text(
+    "update sessions s set done_at = :now, done_reason = 'idle'"
+    " from (select tenant, id from sessions where done_at is null and last_turn_at < :since"
+    "   order by last_turn_at limit :limit for update skip locked) as idle"
+    " where s.tenant = idle.tenant and s.id = idle.id returning s.tenant, s.id"
+)
+_DROP_WAITING = text(
+    "update turn_states s set stage = 'dropped', reason = 'no_next_state', changed_at = now()"
+    " from unnest(cast(:tenants as text[]), cast(:sessions as text[])) as ended (tenant, session_id)"
+    " join turns t on t.tenant = ended.tenant and t.session_id = ended.session_id"
+    " where s.turn_id = t.id and s.stage = 'awaiting_next'"
+)

@@ -1,0 +1,178 @@
+"""Policy versions: a tree of checkpoints that engines can load, and the live pointer into it.
+
+Numbers only grow within a policy, whatever is rolled back, refused or deleted in between. Everything here
+runs in the caller's transaction; whatever moves the pointer locks the policy's row first.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import Connection, func, literal, select, update
+from sqlalchemy.engine import RowMapping
+
+from store.tables import policies, versions
+
+Form = Literal["full", "adapter"]
+Status = Literal["written", "live", "retired", "refused"]
+
+
+class UnknownVersionError(LookupError):
+    """This policy has no such version."""
+
+
+class RefusedVersionError(ValueError):
+    """A refused version cannot become live."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    policy_id: int
+    version: int
+    parent: int | None  # None only for version 0
+    batch_id: int | None
+    path: str  # a model folder or an adapter folder
+    form: Form
+    probe: dict[str, Any] | None  # {"prompts": [{"ids": [...], "logprobs": [...] for ids[1:]}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    policy_id: int
+    version: int
+    parent: int | None
+    batch_id: int | None
+    path: str
+    form: Form
+    probe: dict[str, Any] | None
+    status: Status
+    reason: str | None
+    created_at: datetime
+    live_at: datetime | None
+
+    @classmethod
+    def from_row(cls, row: RowMapping) -> "Version":
+        return cls(**row)
+
+
+def next_version(connection: Connection, policy_id: int) -> int:
+    """The number of the next version: above every number that this policy ever had.
+
+    The policy's row stays locked until the transaction ends, so that two callers never get the same one.
+    """
+    live = _lock(connection, policy_id)
+    highest = connection.scalar(select(func.max(versions.c.version)).where(versions.c.policy_id == policy_id))
+    return max(live, highest if highest is not None else -1) + 1
+
+
+def insert(connection: Connection, new: NewVersion) -> None:
+    """Writes a version with status `written`: durable, known, and not live yet."""
+    connection.execute(
+        versions.insert().values(
+            policy_id=new.policy_id,
+            version=new.version,
+            parent=new.parent,
+            batch_id=new.batch_id,
+            path=new.path,
+            form=new.form,
+            probe=new.probe,
+            status="written",
+        )
+    )
+
+
+def get(connection: Connection, policy_id: int, version: int) -> Version:
+    """Raises UnknownVersionError."""
+    query = select(versions).where(versions.c.policy_id == policy_id, versions.c.version == version)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise UnknownVersionError(f"policy {policy_id} has no version {version}")
+    return Version.from_row(row)
+
+
+def live(connection: Connection, policy: str) -> Version | None:
+    """The version that the live pointer of the policy of this name shows; None before there is a policy."""
+    query = (
+        select(versions)
+        .join(policies, policies.c.id == versions.c.policy_id)
+        .where(policies.c.name == policy, versions.c.version == policies.c.live_version)
+    )
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else Version.from_row(row)
+
+
+def set_live(connection: Connection, policy_id: int, version: int) -> None:
+    """Moves the live pointer, forward or back; the version that was live is retired.
+
+    Raises:
+        UnknownVersionError: there is no such version.
+        RefusedVersionError: it was refused.
+    """
+    before = _lock(connection, policy_id)
+    target = get(connection, policy_id, version)
+    if target.status == "refused":
+        raise RefusedVersionError(f"version {version} was refused: {target.reason}")
+    if before != version:
+        word = "superseded" if version > before else "rolled back"
+        _mark(connection, policy_id, before, "retired", f"{word}: version {version} became live")
+    _mark(connection, policy_id, version, "live", None)
+    connection.execute(update(policies).where(policies.c.id == policy_id).values(live_version=version))
+
+
+def refuse(connection: Connection, policy_id: int, version: int, reason: str) -> int:
+    """Refuses a version and returns the live one: where it was live, the newest ancestor that is not refused.
+
+    Version 0 is what everything falls back to and is never refused.
+
+    Raises:
+        RefusedVersionError: version 0 was meant.
+    """
+    if version == 0:
+        raise RefusedVersionError(f"version 0 is the base model and cannot be refused ({reason})")
+    current = _lock(connection, policy_id)
+    _mark(connection, policy_id, version, "refused", reason)
+    if current != version:
+        return current
+    fallback = next(
+        ancestor
+        for ancestor in ancestors(connection, policy_id, version)
+        if get(connection, policy_id, ancestor).status != "refused"
+    )
+    set_live(connection, policy_id, fallback)
+    return fallback
+
+
+def ancestors(connection: Connection, policy_id: int, version: int) -> list[int]:
+    """The way back to version 0, this version first: the index of a version in it is its staleness."""
+    here = versions.alias("here")
+    above = versions.alias("above")
+    line = (
+        select(here.c.version, here.c.parent, literal(0).label("distance"))
+        .where(here.c.policy_id == policy_id, here.c.version == version)
+        .cte("line", recursive=True)
+    )
+    line = line.union_all(
+        select(above.c.version, above.c.parent, line.c.distance + 1).where(
+            above.c.policy_id == policy_id, above.c.version == line.c.parent
+        )
+    )
+    return list(connection.scalars(select(line.c.version).order_by(line.c.distance)))
+
+
+def _lock(connection: Connection, policy_id: int) -> int:
+    """Locks the policy's row and returns its live version."""
+    query = select(policies.c.live_version).where(policies.c.id == policy_id).with_for_update()
+    live_version: int | None = connection.scalar(query)
+    if live_version is None:
+        raise UnknownVersionError(f"there is no policy {policy_id}")
+    return live_version
+
+
+def _mark(connection: Connection, policy_id: int, version: int, status: Status, reason: str | None) -> None:
+    values: dict[str, Any] = {"status": status, "reason": reason}
+    if status == "live":
+        values["live_at"] = func.now()
+    query = update(versions).where(versions.c.policy_id == policy_id, versions.c.version == version)
+    if status == "retired":
+        query = query.where(versions.c.status != "refused")  # a refusal stands
+    connection.execute(query.values(**values))
