@@ -1,0 +1,80 @@
+"""The next state: what followed a turn. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, takewhile
+from typing import Any
+
+from store.scores import Judged
+
+Message = dict[str, Any]
+TOOL_ROLES = frozenset({"tool", "function"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a judge judges: a request, its answer, and what came next. All messages in OpenAI's shape."""
+
+    request: tuple[Message, ...]
+    answer: str | None
+    reasoning: str | None
+    tool_calls: tuple[Message, ...]
+    next_state: tuple[Message, ...]
+
+    @property
+    def asked(self) -> str:
+        """The text of the request's last user message; empty where there is none."""
+        return next((text_of(message) for message in reversed(self.request) if message["role"] == "user"), "")
+
+
+def case_of(judged: Judged) -> Case:
+    """The recorded turn and its successor, as a case."""
+    return Case(
+        request=well_formed(judged.messages),
+        answer=judged.response_text,
+        reasoning=judged.reasoning_text,
+        tool_calls=tuple(call for call in judged.tool_calls if isinstance(call, dict)),
+        next_state=next_state(judged.next_messages, judged.parent_messages),
+    )
+
+
+def next_state(messages: Sequence[Any], parent_messages: int | None) -> tuple[Message, ...]:
+    """The new messages of the following request: a user message, or all parallel tool results.
+
+    The answer itself, if the history does not count it, is skipped; the next state ends before a further
+    assistant message, which nobody but the client wrote. Empty where nothing new was said.
+    """
+    if parent_messages is None:
+        return ()
+    new = well_formed(messages[parent_messages:])
+    after_answer = dropwhile(_by_assistant, new)
+    return tuple(takewhile(lambda message: not _by_assistant(message), after_answer))
+
+
+def well_formed(messages: Iterable[Any]) -> tuple[Message, ...]:
+    """The entries that are messages at all; clients send what they like."""
+    return tuple(m for m in messages if isinstance(m, dict) and isinstance(m.get("role"), str))
+
+
+def text_of(message: Message) -> str:
+    """The readable text of a message; other parts are named in brackets, never dropped silently."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(_text_of_part(part) for part in content)
+
+
+def _text_of_part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict):
+        if isinstance(part.get("text"), str):
+            return str(part["text"])
+        return f"[{part.get('type', 'part')} omitted]"
+    return "[part omitted]"
+
+
+def _by_assistant(message: Message) -> bool:
+    return bool(message["role"] == "assistant")

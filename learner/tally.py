@@ -1,0 +1,58 @@
+"""What a scoring run came to, counted by several threads."""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+from store.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreReport:
+    claimed: int = 0
+    scored: int = 0
+    dropped: int = 0
+    waiting_because: str | None = None  # what keeps turns from being scored, in a sentence
+
+
+class Tally:
+    """Hands out at most `limit` claims and counts how they ended."""
+
+    def __init__(self, limit: int) -> None:
+        self._lock = threading.Lock()
+        self._left = limit
+        self._claimed = 0
+        self._ends: Counter[Stage] = Counter()
+        self._faults: Counter[str] = Counter()
+
+    def may_claim(self) -> bool:
+        with self._lock:
+            self._left -= 1
+            return self._left >= 0
+
+    def claimed(self) -> None:
+        with self._lock:
+            self._claimed += 1
+
+    def ended(self, end: Stage) -> None:
+        with self._lock:
+            self._ends[end] += 1
+
+    def put_back(self, fault: str) -> None:
+        """A turn stays scorable; `fault` says why, in a few words."""
+        with self._lock:
+            self._faults[fault] += 1
+
+    def report(self, waiting: str | None) -> ScoreReport:
+        """`waiting` is the judge's own sentence, if it cannot be asked."""
+        ends = self._ends
+        return ScoreReport(
+            self._claimed, ends[Stage.SCORED], ends[Stage.DROPPED], waiting or self._complaint()
+        )
+
+    def _complaint(self) -> str | None:
+        if not self._faults:
+            return None
+        total = self._faults.total()
+        reasons = "; ".join(f"{fault} ({count})" for fault, count in sorted(self._faults.items()))
+        return f"{total} turn{'s' * (total != 1)} got too few votes and will be judged again: {reasons}"

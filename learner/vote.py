@@ -1,0 +1,32 @@
+"""Votes to score: quorum, majority, tie, abstention. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from store.scores import Score
+from store.votes import ABSTAINED, OK, Vote
+
+SHORTEST_HINT = 11  # characters; a shorter one says nothing
+
+
+def decide(votes: Sequence[Vote], quorum: int) -> Score:
+    """What the votes come to.
+
+    A vote that failed is missing: it is no 0 and it does not lower the quorum. The value with the most
+    votes wins; where several have the most, the score is 0, because it is a tie. Too few values, although
+    the judge did answer often enough, is an abstention. `quorum` is at least 1.
+    """
+    values = [vote.value for vote in votes if vote.status == OK and vote.value is not None]
+    abstained = sum(vote.status == ABSTAINED for vote in votes)
+    if len(values) < quorum:
+        return Score(None, ABSTAINED if len(values) + abstained >= quorum else "no_quorum")
+    ranking = Counter(values).most_common()
+    tied = len(ranking) > 1 and ranking[0][1] == ranking[1][1]
+    value, reason = (0, "tie") if tied else (ranking[0][0], "majority")
+    return Score(float(value), reason, _hint(votes))
+
+
+def _hint(votes: Sequence[Vote]) -> str | None:
+    hints = [vote.hint.strip() for vote in votes if vote.status == OK and vote.hint]
+    usable = [hint for hint in hints if len(hint) >= SHORTEST_HINT]
+    return max(usable, key=len, default=None)

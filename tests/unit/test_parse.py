@@ -1,0 +1,84 @@
+import pytest
+
+from learner.parse import Parsed, parse
+from store.votes import ABSTAINED, OK
+
+UNREADABLE = Parsed("unparsable")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"\boxed{1}", 1),
+        (r"\boxed{+1}", 1),
+        (r"\boxed{-1}", -1),
+        (r"\boxed{−1}", -1),
+        (r"\boxed{ 0 }", 0),
+        (r"\boxed{\text{+1}}", 1),
+        (r"Two bullets were wrong, so \boxed{-1}.", -1),
+        (r"\boxed{1} … on reflection \boxed{-1}", -1),
+        (r"<think>\boxed{1}</think>\boxed{-1}", -1),
+        (r"a lost beginning \boxed{1}</think> \boxed{0}", 0),
+        ('{"score": 1}', 1),
+        ('```json\n{"Score": "-1"}\n```', -1),
+        ('{"score": 1.0, "reason": "x"}', 1),
+        ('Here it is: {"reason": "{odd} \\\\boxed{1}", "score": -1} as asked.', -1),
+        (r'{"score": 1} no, rather \boxed{-1}', -1),
+        (r'\boxed{1} no, rather {"score": 0}', 0),
+        ('> {"score": 1}\n{"score": -1}', -1),
+    ],
+)
+def test_the_last_declared_verdict_counts(text, value):
+    assert parse(text) == Parsed(OK, value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There are 5 reasons … score 1",
+        "score: 1",
+        "7",
+        "1",
+        "Not excellent",
+        "I cannot evaluate this.",
+        "",
+        r"\boxed{7}",
+        r"\boxed{10}",
+        r"\boxed{1/1}",
+        r"\boxed{1e0}",
+        r"\boxed{１}",
+        r"\boxed{0,5}",
+        r"\boxed{+1|-1|0}",
+        r"\boxed{NaN}",
+        r"\boxed{}",
+        r"\boxed{1",
+        r"<think>\boxed{1}",
+        r"<thinking>so {\"score\": 1}",
+        '{"score": 2}',
+        '{"score": 0.9, "reason": "The',
+        '{"score": 1, "reason": "The',
+        '{"score": true}',
+        '{"score": NaN}',
+        '{"score": [1]}',
+        '{"reason": "good"}',
+        r"> \boxed{1}",
+        r'The answer says "\boxed{1}" to me.',
+        r"The answer says “\boxed{1}” to me.",
+        r"答案里写着「\boxed{1}」。",
+        r"It wants `\boxed{1}`.",
+        'It wants `{"score": 1}`.',
+        r'{"note": "\\boxed{1}"} as a note',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_declared_verdict_is_unparsable_never_a_number(text):
+    assert parse(text) == UNREADABLE
+
+
+def test_null_is_an_abstention():
+    assert parse('{"score": null}') == Parsed(ABSTAINED)
+
+
+def test_a_hint_comes_with_the_verdict():
+    assert parse('{"score": -1, "hint": " Use three bullets. "}') == Parsed(OK, -1, "Use three bullets.")
+    assert parse('{"score": -1, "hint": ""}') == Parsed(OK, -1, None)
