@@ -28,7 +28,7 @@ _EXCEPTION = re.compile(
 
 
 def why_dead(log: str) -> str:
-    """The meaningful last error of an engine's log: a known cause, else the last exception, else the last line."""
+    """The meaningful last error of an engine's log: a known cause, the last exception, or the last line."""
     for pattern, sentence in _CAUSES:
         matches = list(pattern.finditer(log))
         if matches:

@@ -1,7 +1,10 @@
 """Starting SGLang: its arguments and environment as values, then the process, then its readiness."""
 
+import ctypes
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +20,7 @@ from store.paths import StatePaths
 
 START_SECONDS = 600.0
 _TELL_EVERY = 10.0
+_PR_SET_PDEATHSIG = 1
 _CPU_TOKENS = 16384  # of KV cache
 _ADAPTERS_AT_ONCE = 8  # live, old and pinned versions; the base model needs a place too
 
@@ -88,32 +92,40 @@ def launch(config: Config) -> subprocess.Popen[bytes]:
             stdout=file,
             stderr=subprocess.STDOUT,
             env=environment(os.environ, gpu=gpu),
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
 
 
 def start(config: Config, say: Say) -> subprocess.Popen[bytes]:
-    """Starts the engine and waits until it is ready.
+    """Starts the engine and waits until it is ready. Raises EngineDiedError."""
+    process = launch(config)
+    try:
+        wait_ready(process, config, say)
+    except BaseException:
+        stop(process)
+        raise
+    return process
+
+
+def wait_ready(process: subprocess.Popen[bytes], config: Config, say: Say) -> None:
+    """Returns when the engine answers that it is ready; says now and then that it is not yet.
 
     Raises:
-        EngineDiedError: it ended, or was not ready after ten minutes and was stopped.
+        EngineDiedError: it ended, or was not ready after ten minutes.
     """
-    process = launch(config)
-    began = time.monotonic()
-    told = began
+    began = told = time.monotonic()
     with httpx.Client(base_url=config.engine.urls[0], timeout=5) as client:
         while not _is_ready(client):
             if process.poll() is not None:
                 raise EngineDiedError(death(config, process.returncode))
             now = time.monotonic()
             if now - began > START_SECONDS:
-                stop(process)
                 raise EngineDiedError(f"it was not ready after {START_SECONDS:.0f} s; see {log_path(config)}")
             if now - told >= _TELL_EVERY:
                 told = now
                 say(f"engine: still starting after {now - began:.0f} s (mostly imports; {log_path(config)})")
             time.sleep(0.3)
     say(f"engine: ready at {config.engine.urls[0]} after {time.monotonic() - began:.0f} s")
-    return process
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = 20) -> None:
@@ -131,6 +143,11 @@ def death(config: Config, code: int | None) -> str:
     log = log_path(config)
     said = why_dead(log.read_text(errors="replace")) if log.is_file() else "it has no log"
     return f"the engine ended with code {code}: {said} (log: {log})"
+
+
+def _die_with_parent() -> None:
+    """An engine whose starter was killed would hold its port against the next one."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _is_ready(client: httpx.Client) -> bool:
