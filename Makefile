@@ -28,6 +28,7 @@ $(STAMP): locks/dev.lock pyproject.toml
 
 engine-install: $(STAMP)  ## install SGLang and the default model, each once
 	@$(BIN)/python -m local.engine install
+	@$(BIN)/python -m local.engine models
 
 engine: engine-install  ## start the real SGLang in the foreground
 	@$(BIN)/python -m local.engine start

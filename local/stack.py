@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from store import database, embedded
-from store.config import Config
+from store.config_model import Config
 from store.paths import StatePaths
 
 STOP_SECONDS = 20.0

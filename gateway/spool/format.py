@@ -16,7 +16,8 @@ import orjson
 
 _HEAD = struct.Struct("<2sBII")
 _META = struct.Struct("<I")
-_MAGIC = b"\xd0\x4b"
+MAGIC = b"\xd0\x4b"
+HEAD_BYTES = _HEAD.size
 
 
 class Kind(IntEnum):
@@ -39,7 +40,19 @@ def encode(kind: Kind, meta: dict[str, Any], body: bytes) -> bytes:
     """One record, ready to be appended in a single write."""
     meta_json = orjson.dumps(meta)
     payload = b"".join((_META.pack(len(meta_json)), meta_json, body))
-    return _HEAD.pack(_MAGIC, kind, zlib.crc32(payload), len(payload)) + payload
+    return _HEAD.pack(MAGIC, kind, zlib.crc32(payload), len(payload)) + payload
+
+
+def size(head: bytes) -> int:
+    """Bytes of the record that begins with these HEAD_BYTES.
+
+    Raises:
+        CorruptRecordError: no record begins so.
+    """
+    magic, kind, _, length = _HEAD.unpack_from(head)
+    if magic != MAGIC or kind not in tuple(Kind):
+        raise CorruptRecordError("no record begins here")
+    return HEAD_BYTES + int(length)
 
 
 def decode(buffer: bytes | memoryview, offset: int = 0) -> tuple[Record, int] | None:
@@ -52,7 +65,7 @@ def decode(buffer: bytes | memoryview, offset: int = 0) -> tuple[Record, int] | 
     if len(view) - offset < _HEAD.size:
         return None
     magic, kind, checksum, length = _HEAD.unpack_from(view, offset)
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise CorruptRecordError(f"no record begins at byte {offset}")
     end = offset + _HEAD.size + length
     if len(view) < end:

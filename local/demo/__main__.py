@@ -23,7 +23,8 @@ from local.demo.perplexity import under_base
 from local.engine import model_path
 from local.stack import Stack
 from store import database, embedded
-from store.config import Config, load_config
+from store.config import load_config
+from store.config_model import Config
 from store.paths import StatePaths
 
 SETTINGS = Path(__file__).with_name("settings.toml")

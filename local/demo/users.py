@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from openai import OpenAI, OpenAIError
+from openai.types.chat import ChatCompletionMessageParam as Message
 
 from local.demo import wish
 
@@ -51,23 +52,17 @@ def client(base_url: str) -> OpenAI:
     return OpenAI(base_url=base_url, api_key="not-needed", max_retries=RETRIES, timeout=300)
 
 
-def stream(
-    openai: OpenAI, model: str, messages: list[dict[str, str]], max_tokens: int, temperature: float
-) -> str:
+def stream(openai: OpenAI, model: str, messages: list[Message], max_tokens: int, temperature: float) -> str:
     """The text of one streamed answer. Raises OpenAIError where the request failed or the stream broke."""
-    parts: list[str] = []
     chunks = openai.chat.completions.create(
         model=model, messages=messages, max_tokens=max_tokens, temperature=temperature, stream=True
-    )  # type: ignore[call-overload]
-    for chunk in chunks:
-        if chunk.choices:
-            parts.append(chunk.choices[0].delta.content or "")
-    return "".join(parts)
+    )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
 def converse(openai: OpenAI, model: str, asked: wish.Question, pick: int, tally: Tally) -> None:
     """One conversation: a question, its answer, and what the user says to it."""
-    messages = [{"role": "user", "content": asked.text}]
+    messages: list[Message] = [{"role": "user", "content": asked.text}]
     reply = stream(openai, model, messages, ANSWER_TOKENS, 1.0)
     tally.answered(wish.is_met(reply, asked.topic))
     messages += [

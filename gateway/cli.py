@@ -1,0 +1,79 @@
+"""The command line. Only argparse is imported before the arguments are understood."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from store.config_model import Config
+
+_VERBS = {
+    "serve": "one worker only",
+    "drain": "the drainer only: spool → Postgres",
+    "reconcile": "the reconciler only: live pointer → engines",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a verb; returns the exit status."""
+    asked = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = _config(asked)
+    if asked.verb == "drain":
+        from gateway import drain
+
+        drain.main(config)
+        return 0
+    if asked.verb == "reconcile":
+        from gateway import reconciler
+
+        reconciler.main(config)
+        return 0
+    problem = exposed(config)
+    if problem is not None:
+        print(problem, file=sys.stderr)
+        return 2
+    if asked.verb == "serve":
+        from gateway import serve
+
+        return serve.run(config, asked.fd)
+    from gateway import supervise
+
+    return supervise.run(config, asked.config)
+
+
+def exposed(config: "Config") -> str | None:
+    """Why this configuration must not listen, with the command that mends it; None where it may."""
+    if not config.gateway.open_to_everybody:
+        return None
+    host = config.gateway.host
+    return (
+        f"refusing to listen on {host} without keys: whoever reaches the port could use the engine. "
+        f"Run: DUKOU_KEYS=$(openssl rand -hex 16) python -m gateway --host {host}"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway",
+        description="Serves users: relay, drainer and reconciler. Without a verb, all of them.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(f"  {verb:<10} {words}" for verb, words in _VERBS.items()),
+    )
+    parser.add_argument("verb", nargs="?", choices=list(_VERBS), metavar="serve|drain|reconcile")
+    parser.add_argument("--config", type=Path, help="default: $DUKOU_CONFIG, else ./config.toml")
+    parser.add_argument("--host", help="address to listen on (gateway.host)")
+    parser.add_argument("--port", type=int, help="port to listen on, 0 for any (gateway.port)")
+    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the supervisor's listening socket
+    return parser
+
+
+def _config(asked: argparse.Namespace) -> "Config":
+    from store.config import load_config
+
+    config = load_config(asked.config)
+    given = {name: getattr(asked, name) for name in ("host", "port") if getattr(asked, name) is not None}
+    return config.model_copy(update={"gateway": config.gateway.model_copy(update=given)})

@@ -1,0 +1,214 @@
+"""SGLang's control side, as typed calls. Never on a request path.
+
+Three of its habits shape this file: an update may answer 400 although the weights changed, a label moves only
+when it is sent along, and a paused engine fails its own readiness check.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import httpx
+
+PauseMode = Literal["in_place", "retract", "abort"]
+
+
+class Health(StrEnum):
+    READY = "ready"
+    STARTING = "starting"  # it answers, and its model is not loaded yet
+    PAUSED = "paused"  # loaded and healthy, told to wait
+    SILENT = "silent"  # connected, and no answer in time: busy or hung
+    DEAD = "dead"  # nobody listens
+
+
+class ControlError(Exception):
+    """A control call failed; the message names the call and repeats what the engine said."""
+
+
+class UnreachableError(ControlError):
+    """The engine took no connection, or went away before it answered."""
+
+
+class HalfUpdatedError(ControlError):
+    """The engine answered 400 although the weights changed: its label and its cache are wrong now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    model_path: str
+    weight_version: str | None  # the label; an adapter does not move it
+
+
+class Control:
+    """One engine's control side. Waits are in seconds; a weight load may take minutes."""
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str = "",
+        *,
+        look_timeout: float = 5,
+        load_timeout: float = 600,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = url
+        self._look = httpx.Timeout(look_timeout)
+        self._load = httpx.Timeout(load_timeout, connect=look_timeout)
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=self._look, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def health(self) -> Health:
+        """`/ready` and `/ping` only look at flags; `/health` would make the engine generate a token."""
+        try:
+            ready = self._client.get("/ready")
+            if ready.status_code == 404:  # another server than SGLang 0.5.23
+                ready = self._client.get("/health")
+                return Health.READY if ready.status_code == 200 else Health.STARTING
+            if ready.status_code == 200:
+                return Health.READY
+            alive = self._client.get("/ping").status_code == 200
+        except httpx.ReadTimeout:
+            return Health.SILENT
+        except httpx.TransportError:
+            return Health.DEAD
+        return Health.PAUSED if alive else Health.STARTING
+
+    def model_info(self) -> ModelInfo | None:
+        """What the engine says it holds; None: it has no such call, so it is no SGLang."""
+        response = self._send("GET", "/model_info", None, self._look)
+        if response.status_code == 404:
+            return None
+        body = self._body("/model_info", response)
+        return ModelInfo(body["model_path"], body.get("weight_version"))
+
+    def adapters(self) -> frozenset[str]:
+        """The names of the LoRA adapters that are loaded."""
+        body = self._body("/v1/models", self._send("GET", "/v1/models", None, self._look))
+        return frozenset(card["id"] for card in body["data"] if card.get("parent") is not None)
+
+    def pause(self, mode: PauseMode = "in_place") -> None:
+        """`in_place` keeps running requests and their caches as they are until `continue_`."""
+        self._post("/pause_generation", {"mode": mode})
+
+    def continue_(self) -> None:
+        """Ends a pause; does nothing to an engine that is not paused."""
+        self._post("/continue_generation", {})
+
+    def update_weights_from_disk(self, path: str, version: str, *, flush_cache: bool = False) -> None:
+        """Loads a model folder of the same shapes under a new label; running requests are not aborted.
+
+        Raises:
+            HalfUpdatedError: the weights changed and the call failed all the same.
+            ControlError: the old weights go on serving.
+        """
+        body = {
+            "model_path": path,
+            "weight_version": version,
+            "flush_cache": flush_cache,
+            "abort_all_requests": False,
+        }
+        response = self._send("POST", "/update_weights_from_disk", body, self._load)
+        if response.status_code == 400 and "Weights were updated" in response.text:
+            raise HalfUpdatedError(_complaint("/update_weights_from_disk", response))
+        answer = self._body("/update_weights_from_disk", response)
+        if answer.get("success") is False:
+            raise ControlError(f"/update_weights_from_disk: {answer.get('message')}")
+
+    def update_weight_version(self, version: str) -> None:
+        """Moves the label alone. Its default would abort every running request."""
+        self._post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
+
+    def flush_cache(self) -> None:
+        self._post("/flush_cache", {})
+
+    def load_lora(self, name: str, path: str) -> None:
+        body = {"lora_name": name, "lora_path": path}
+        self._body("/load_lora_adapter", self._send("POST", "/load_lora_adapter", body, self._load))
+
+    def unload_lora(self, name: str) -> None:
+        """Waits for the adapter's running requests, as long as they take within the load timeout."""
+        body = {"lora_name": name}
+        self._body("/unload_lora_adapter", self._send("POST", "/unload_lora_adapter", body, self._load))
+
+    def abort(self, rid: str) -> None:
+        """Ends the requests whose id begins with `rid`."""
+        self._post("/abort_request", {"rid": rid})
+
+    def score(self, ids: Sequence[int], start: int = 1, adapter: str | None = None) -> list[float | None]:
+        """Log-probabilities at T = 1, in nats, of `ids[start:]`, each given the ids before it.
+
+        Ids must lie inside the vocabulary: one outside it kills the engine. None: the engine gave none.
+        """
+        body: dict[str, Any] = {
+            "input_ids": list(ids),
+            "sampling_params": {"temperature": 0, "max_new_tokens": 0},
+            "return_logprob": True,
+            # One token earlier: the first entry of the answer is always null.
+            "logprob_start_len": start - 1,
+        }
+        if adapter is not None:
+            body["lora_path"] = adapter
+        answer = self._body("/generate", self._send("POST", "/generate", body, self._load))
+        entries = answer["meta_info"]["input_token_logprobs"][1:]
+        if [entry[1] for entry in entries] != list(ids[start:]):
+            raise ControlError(
+                f"/generate scored {len(entries)} other tokens than the {len(ids) - start} asked"
+            )
+        return [entry[0] for entry in entries]
+
+    def checksum(self) -> str:
+        """One checksum over all weights: equal weights, equal checksum."""
+        answer = self._post("/weights_checker", {"action": "checksum"})
+        return str(answer["per_engine_checksum"])
+
+    def tensor(self, name: str, count: int = 100) -> list[float]:
+        """The first values of a tensor, of its first rows where it is a matrix."""
+        answer = self._post("/get_weights_by_name", {"name": name, "truncate_size": count})
+        values: list[float] = []
+        for row in answer["parameter"] if isinstance(answer, dict) else answer:
+            values.extend(row if isinstance(row, list) else [row])
+        return values[:count]
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._body(path, self._send("POST", path, body, self._look))
+
+    def _send(self, method: str, path: str, body: Any, timeout: httpx.Timeout) -> httpx.Response:
+        try:
+            return self._client.request(method, path, json=body, timeout=timeout)
+        except httpx.TransportError as error:
+            raise UnreachableError(f"{path}: {type(error).__name__} {error}".rstrip()) from error
+
+    def _body(self, path: str, response: httpx.Response) -> Any:
+        if response.status_code != 200:
+            raise ControlError(_complaint(path, response))
+        if not response.headers.get("content-type", "").startswith("application/json"):
+            return {}
+        return response.json()
+
+
+def _complaint(path: str, response: httpx.Response) -> str:
+    """The engine's own words, whichever of its error shapes it chose."""
+    try:
+        body = response.json()
+    except ValueError:
+        return f"{path} answered {response.status_code}: {response.text[:300]}"
+    if isinstance(body, dict):
+        error = body.get("error")
+        nested = error.get("message") if isinstance(error, dict) else None
+        said = body.get("message") or body.get("error_message") or nested or body
+    else:
+        said = body
+    return f"{path} answered {response.status_code}: {str(said)[:300]}"

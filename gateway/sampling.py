@@ -1,0 +1,86 @@
+"""How an answer was sampled: log-probabilities mean nothing without it. Pure.
+
+`free`: from the whole softmax at a temperature above 0, the only class that is trained.
+`truncated`: top-p, top-k or min-p cut the distribution, but not the recorded log-probabilities.
+`constrained`: a grammar, a forced tool call, penalties or a bias changed the distribution itself.
+`greedy`: the argmax, which is no sample.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+SamplingClass = Literal["free", "truncated", "constrained", "greedy"]
+
+DEFAULT_TEMPERATURE = 1.0  # the engine's own, for a request that names none
+UNTRUNCATED_TOP_K = 1 << 30  # the engine's own word for "all tokens"
+
+#: Request fields that are about sampling: stored as they were sent.
+FIELDS = (
+    "temperature", "top_p", "top_k", "min_p", "typical_p", "max_tokens", "max_completion_tokens",
+    "min_tokens", "n", "stop", "stop_token_ids", "seed", "sampling_seed", "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty", "logit_bias", "response_format", "tool_choice", "regex", "ebnf", "json_schema",
+    "structural_tag", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "ignore_eos",
+    "custom_logit_processor", "skip_special_tokens", "no_stop_trim", "continue_final_message",
+    "chat_template_kwargs", "reasoning_effort",
+)  # fmt: skip
+_GRAMMARS = (
+    "regex", "ebnf", "json_schema", "structural_tag", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "custom_logit_processor", "logit_bias",
+)  # fmt: skip
+#: Field and the value that changes nothing.
+_NEUTRAL = (("presence_penalty", 0), ("frequency_penalty", 0), ("repetition_penalty", 1), ("min_tokens", 0))
+
+
+def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling fields of a request, as sent."""
+    return {name: body[name] for name in FIELDS if name in body}
+
+
+def temperature(body: Mapping[str, Any]) -> float:
+    value = _number(body.get("temperature"))
+    return DEFAULT_TEMPERATURE if value is None else value
+
+
+def classify(body: Mapping[str, Any]) -> SamplingClass:
+    """The class of a chat request's body."""
+    if temperature(body) <= 0 or _number(body.get("top_k")) == 1:
+        return "greedy"
+    if _is_constrained(body):
+        return "constrained"
+    return "truncated" if _is_truncated(body) else "free"
+
+
+def _is_constrained(body: Mapping[str, Any]) -> bool:
+    penalised = any(_number(body.get(name), neutral) != neutral for name, neutral in _NEUTRAL)
+    return penalised or any(body.get(name) for name in _GRAMMARS) or _has_format(body) or _forces_a_tool(body)
+
+
+def _has_format(body: Mapping[str, Any]) -> bool:
+    wanted = body.get("response_format")
+    return isinstance(wanted, Mapping) and wanted.get("type", "text") != "text"
+
+
+def _forces_a_tool(body: Mapping[str, Any]) -> bool:
+    tools = body.get("tools")
+    if not isinstance(tools, list) or body.get("tool_choice") == "none":
+        return False
+    functions = [tool.get("function") for tool in tools if isinstance(tool, Mapping)]
+    is_strict = any(
+        isinstance(function, Mapping) and function.get("strict") is True for function in functions
+    )
+    return is_strict or body.get("tool_choice") not in (None, "auto")
+
+
+def _is_truncated(body: Mapping[str, Any]) -> bool:
+    top_k = _number(body.get("top_k"), -1)
+    return (
+        _number(body.get("top_p"), 1) != 1
+        or _number(body.get("typical_p"), 1) != 1
+        or _number(body.get("min_p"), 0) != 0
+        or (top_k is not None and 0 < top_k < UNTRUNCATED_TOP_K)
+    )
+
+
+def _number(value: Any, missing: float | None = None) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else missing

@@ -1,0 +1,255 @@
+"""Reads the segments of every worker: pairs requests with replies, and knows what is settled.
+
+Only places are kept in memory, never bodies: a request may wait for its reply for minutes. A record is read
+again when its turn is made.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.spool import format as spool
+from gateway.spool.positions import Positions
+
+_log = logging.getLogger(__name__)
+_YOUNG = 1.0  # seconds after which a new file's writer has surely locked it
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A record's place."""
+
+    path: Path
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A request and its reply; `reply` None: its worker died before it."""
+
+    id: str
+    request: Where
+    reply: Where | None
+
+    @property
+    def size(self) -> int:
+        return self.request.size + (self.reply.size if self.reply is not None else 0)
+
+
+@dataclass(slots=True)
+class _Segment:
+    path: Path
+    seen_at: float
+    offset: int  # where the next unread record begins
+    unsettled: dict[str, int] = field(default_factory=dict)  # request id → offset, until its turn is durable
+    is_at_end: bool = False
+    is_closed: bool = False  # its writer let go of it: nothing more comes
+
+    @property
+    def settled(self) -> int:
+        """Everything before this offset is durable elsewhere."""
+        return min(self.unsettled.values(), default=self.offset)
+
+
+class SpoolReader:
+    """One drainer's view of the spool folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._positions = Positions(folder / "positions.json")
+        self._segments: dict[Path, _Segment] = {}
+        self._requests: dict[str, Where] = {}  # waiting for their replies
+        self._started_from = self._positions.load()
+
+    def scan(self, now: float, budget: int) -> list[Pair]:
+        """Reads on in every segment, `budget` bytes at most in all, and returns the requests that ended.
+
+        Args:
+            now: seconds on any clock that only grows.
+        """
+        # Before anything else: once a lock is free, every reply to the segment's requests is on disk already,
+        # perhaps in a segment that is only found below.
+        for segment in self._segments.values():
+            segment.is_closed = segment.is_closed or (
+                now - segment.seen_at >= _YOUNG and _is_free(segment.path)
+            )
+        self._find_segments(now)
+        pairs: list[Pair] = []
+        for segment in self._segments.values():
+            budget -= self._read(segment, budget, pairs)
+        if self.is_caught_up:
+            pairs += self._interrupted()
+        return pairs
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the last scan read every segment to its end."""
+        return all(segment.is_at_end for segment in self._segments.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose reply has not come yet."""
+        return len(self._requests)
+
+    def load(self, pair: Pair) -> tuple[spool.Record, spool.Record | None]:
+        """The records of a pair. Raises OSError and CorruptRecordError where they changed since the scan."""
+        request, reply = (
+            _decoded(where) if where is not None else None for where in (pair.request, pair.reply)
+        )
+        if request is None:
+            raise spool.CorruptRecordError(f"the request {pair.id} has lost its end")
+        return request, reply
+
+    def raw(self, pair: Pair) -> bytes:
+        """The bytes of a pair's records, one after the other."""
+        return b"".join(_bytes(where) for where in (pair.request, pair.reply) if where is not None)
+
+    def settle(self, ids: Iterable[str]) -> None:
+        """These turns are durable: remembers how far each segment is, and deletes those that are done."""
+        for turn_id in ids:
+            for segment in self._segments.values():
+                segment.unsettled.pop(turn_id, None)
+        self._positions.save({path.name: segment.settled for path, segment in self._segments.items()})
+        for segment in list(self._segments.values()):
+            if segment.is_closed and segment.is_at_end and not segment.unsettled:
+                self._delete(segment)
+
+    def _delete(self, segment: _Segment) -> None:
+        left = segment.path.stat().st_size - segment.offset if segment.path.exists() else 0
+        if left:
+            _log.warning("%s ends in %d bytes of a record that was never completed", segment.path.name, left)
+        segment.path.unlink(missing_ok=True)
+        del self._segments[segment.path]
+
+    def _find_segments(self, now: float) -> None:
+        found = set(self._folder.glob("*.seg")) if self._folder.is_dir() else set()
+        for path in sorted(found - self._segments.keys(), key=_age):
+            self._segments[path] = _Segment(path, now, self._started_from.pop(path.name, 0))
+        for path in self._segments.keys() - found:
+            del self._segments[path]
+
+    def _read(self, segment: _Segment, budget: int, pairs: list[Pair]) -> int:
+        """Reads one segment on; returns the bytes that were read."""
+        used = 0
+        with (
+            contextlib.suppress(FileNotFoundError),
+            segment.path.open("rb") as file,
+        ):  # unused ones are removed
+            length = os.fstat(file.fileno()).st_size
+            while used < budget and (record := self._next(segment, file.fileno(), length)) is not None:
+                used += record[1].size
+                self._take(segment, *record, pairs)
+        segment.is_at_end = used < budget
+        return used
+
+    def _next(self, segment: _Segment, descriptor: int, length: int) -> tuple[spool.Record, Where] | None:
+        """The next whole record; None at the end, and at a torn one that may still be completed."""
+        while True:
+            try:
+                data = _at(descriptor, segment.offset, length)
+                decoded = spool.decode(data) if data is not None else None
+            except spool.CorruptRecordError as error:
+                resumed = _resume(descriptor, segment.offset + 1, length)
+                if resumed is None:
+                    return None
+                _log.error("%s: %s; %d bytes are skipped", segment.path.name, error, resumed - segment.offset)
+                segment.offset = resumed
+                continue
+            if decoded is None:
+                return None
+            where = Where(segment.path, segment.offset, decoded[1])
+            segment.offset += decoded[1]
+            return decoded[0], where
+
+    def _take(self, segment: _Segment, record: spool.Record, where: Where, pairs: list[Pair]) -> None:
+        turn_id = str(record.meta.get("id"))  # one without an id is set aside when its turn is made
+        if record.kind is spool.Kind.REQUEST:
+            self._requests[turn_id] = where
+            segment.unsettled[turn_id] = where.offset
+            return
+        request = self._requests.pop(turn_id, None)
+        if request is None:  # settled before a restart
+            return
+        # The reply's segment has to stay as long as its turn is not durable.
+        segment.unsettled.setdefault(turn_id, where.offset)
+        pairs.append(Pair(turn_id, request, where))
+
+    def _interrupted(self) -> list[Pair]:
+        """Requests that never will have a reply."""
+        closed = {segment.path for segment in self._segments.values() if segment.is_closed}
+        lost = {turn_id: where for turn_id, where in self._requests.items() if where.path in closed}
+        for turn_id in lost:
+            del self._requests[turn_id]
+        return [Pair(turn_id, where, None) for turn_id, where in lost.items()]
+
+
+@contextlib.contextmanager
+def only_drainer(folder: Path) -> Iterator[bool]:
+    """Whether this process is the one that may drain the folder, for as long as the context lasts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "drainer.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no worker holds the segment."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        return True
+    return True
+
+
+def _at(descriptor: int, offset: int, length: int) -> bytes | None:
+    """The bytes of the record at `offset`; None where the file ends inside it. Raises CorruptRecordError."""
+    head = os.pread(descriptor, spool.HEAD_BYTES, offset)
+    if len(head) < spool.HEAD_BYTES:
+        return None
+    size = spool.size(head)
+    return os.pread(descriptor, size, offset) if offset + size <= length else None
+
+
+def _resume(descriptor: int, offset: int, length: int) -> int | None:
+    """The offset of the next whole record behind damaged bytes; None where there is none."""
+    rest = os.pread(descriptor, length - offset, offset)
+    at = rest.find(spool.MAGIC)
+    while at >= 0:
+        try:
+            if spool.decode(rest, at) is not None:
+                return offset + at
+        except (spool.CorruptRecordError, ValueError):
+            pass
+        at = rest.find(spool.MAGIC, at + 1)
+    return None
+
+
+def _bytes(where: Where) -> bytes:
+    with where.path.open("rb") as file:
+        return os.pread(file.fileno(), where.size, where.offset)
+
+
+def _decoded(where: Where) -> spool.Record | None:
+    decoded = spool.decode(_bytes(where))
+    return decoded[0] if decoded is not None else None
+
+
+def _age(path: Path) -> tuple[int, int]:
+    """Writers' start and number: replies come after their requests. Foreign names come last."""
+    try:
+        _, started, number = path.stem.split("-")
+        return int(started), int(number)
+    except ValueError:
+        return 2**63, 0

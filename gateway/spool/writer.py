@@ -1,0 +1,208 @@
+"""Appends records to this worker's own segment files.
+
+Nothing here raises to its caller: a turn that cannot be recorded is served all the same, and the loss is
+counted and said aloud. A segment's lock is held while one of its requests has no reply yet, so that a
+free lock keeps meaning: what has no reply never will have one.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gateway.spool.format import Kind, encode
+from store.config_model import Spool
+
+logger = logging.getLogger(__name__)
+
+WARN_SHARE = 0.7
+_TICK_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Segment:
+    path: Path
+    descriptor: int
+    size: int = 0
+    open_turns: set[str] = field(default_factory=set)  # requests without a reply
+
+
+class SpoolWriter:
+    """One worker's end of the spool. Used by one event loop; a thread syncs and measures once a second."""
+
+    def __init__(self, folder: Path, settings: Spool) -> None:
+        self.lost = 0  # turns that were served and not recorded
+        self.problem: str | None = None  # why, while it lasts
+        self._folder = folder
+        self._settings = settings
+        self._prefix = f"{os.getpid()}-{time.time_ns()}"
+        self._number = 0
+        self._segments: list[_Segment] = []  # the last one is written to
+        self._where: dict[str, _Segment] = {}
+        self._others_bytes = 0
+        self._own_bytes = 0
+        self._dirty = False
+        self._lock = threading.Lock()  # between syncing a descriptor and closing it
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._every_second, name="spool", daemon=True)
+
+    def open(self) -> None:
+        """Makes the folder and the first segment. Raises OSError where that cannot be."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._measure()
+        self._segments.append(self._new_segment())
+        self._thread.start()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the whole spool, of every worker."""
+        return self._others_bytes + self._own_bytes
+
+    @property
+    def used_share(self) -> float:
+        """Of `spool.max_bytes`."""
+        return self.used_bytes / self._settings.max_bytes
+
+    def request(self, meta: Mapping[str, Any], body: bytes) -> None:
+        """Appends a request record."""
+        if self._append(Kind.REQUEST, meta, body):
+            segment, turn_id = self._segments[-1], str(meta["id"])
+            segment.open_turns.add(turn_id)
+            self._where[turn_id] = segment
+        else:
+            self.lost += 1
+
+    def reply(self, meta: Mapping[str, Any], body: bytes) -> None:
+        """Appends a reply record, where its request was recorded."""
+        turn_id = str(meta["id"])
+        segment = self._where.pop(turn_id, None)
+        if segment is None:
+            return
+        if not self._append(Kind.REPLY, meta, body):
+            self.lost += 1
+        segment.open_turns.discard(turn_id)
+
+    @property
+    def syncs_each_turn(self) -> bool:
+        return self._settings.fsync == "always"
+
+    def sync(self) -> None:
+        """Blocks until everything appended so far has reached the disk."""
+        with self._lock:
+            self._dirty = False
+            self._fsync(list(self._segments))
+
+    def close(self) -> None:
+        """Syncs and lets go of every segment; an unused one is removed."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._settings.fsync != "none":
+            self.sync()
+        while self._segments:
+            segment = self._segments.pop()
+            if segment.size == 0:
+                segment.path.unlink(missing_ok=True)
+            os.close(segment.descriptor)
+
+    def _append(self, kind: Kind, meta: Mapping[str, Any], body: bytes) -> bool:
+        record = encode(kind, dict(meta), body)
+        if self.used_bytes + len(record) > self._settings.max_bytes:
+            self._complain(f"the spool has reached spool.max_bytes ({self._settings.max_bytes})")
+            return False
+        try:
+            segment = self._segment_for(len(record))
+            self._write(segment, record)
+        except OSError as error:
+            self._complain(f"{error.strerror or error}")
+            return False
+        self.problem = None
+        self._dirty = True
+        return True
+
+    def _write(self, segment: _Segment, record: bytes) -> None:
+        """One write; what a full disk cuts short is taken back, or readers would stop there for ever."""
+        try:
+            written = os.write(segment.descriptor, record)
+        except OSError:
+            self._take_back(segment)
+            raise
+        if written != len(record):
+            self._take_back(segment)
+            raise OSError(None, "the disk is full")
+        segment.size += written
+        self._own_bytes += written
+
+    def _take_back(self, segment: _Segment) -> None:
+        try:
+            os.ftruncate(segment.descriptor, segment.size)
+        except OSError:
+            segment.size = (
+                self._settings.segment_bytes
+            )  # never write behind a torn record: the next is elsewhere
+            raise
+
+    def _segment_for(self, length: int) -> _Segment:
+        current = self._segments[-1]
+        if current.size and current.size + length > self._settings.segment_bytes:
+            self._segments.append(self._new_segment())
+        return self._segments[-1]
+
+    def _release_answered(self) -> None:
+        """Syncs and lets go of full segments all of whose requests have their replies."""
+        for segment in [old for old in self._segments[:-1] if not old.open_turns]:
+            with self._lock:
+                if self._settings.fsync != "none":
+                    self._fsync([segment])
+                self._segments.remove(segment)
+                os.close(segment.descriptor)
+
+    def _fsync(self, segments: list[_Segment]) -> None:
+        try:
+            for segment in segments:
+                os.fsync(segment.descriptor)
+        except OSError as error:
+            self._complain(f"fsync: {error.strerror}")
+
+    def _new_segment(self) -> _Segment:
+        path = self._folder / f"{self._prefix}-{self._number}.seg"
+        self._number += 1
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _Segment(path, descriptor)
+
+    def _every_second(self) -> None:
+        warned = False
+        while not self._stop.wait(_TICK_SECONDS):
+            if self._dirty and self._settings.fsync == "interval":
+                self.sync()
+            self._release_answered()
+            self._measure()
+            if self.used_share >= WARN_SHARE and not warned:
+                logger.warning("the spool is %.0f%% full: is the drainer running?", 100 * self.used_share)
+            warned = self.used_share >= WARN_SHARE
+
+    def _measure(self) -> None:
+        others = own = 0
+        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                if not entry.name.endswith(".seg"):
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # the drainer deletes what it has read
+                    size = entry.stat().st_size
+                    if entry.name.startswith(self._prefix):
+                        own += size
+                    else:
+                        others += size
+        self._others_bytes, self._own_bytes = others, own
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.problem:
+            logger.error("turns are served but not recorded: %s", problem)
+        self.problem = problem

@@ -1,0 +1,76 @@
+"""One real SGLang for the session: installed, given its models and started by Dukou's own code.
+
+`DUKOU_TEST_STATE` names a state folder that is kept between runs; without it `.dukou` is used, so that what
+`make engine` installed is not installed twice.
+"""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from local import engine_install, engine_models
+from local.engine import say, start, stop
+from local.engine_models import TINY_MODEL
+from store.config_model import Config
+from store.paths import StatePaths
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class RealEngine:
+    config: Config
+    model: Path
+
+    @property
+    def url(self) -> str:
+        return self.config.engine.urls[0]
+
+
+@pytest.fixture(scope="session")
+def installed() -> StatePaths:
+    paths = StatePaths(Path(os.environ.get("DUKOU_TEST_STATE", _ROOT / ".dukou")))
+    engine_install.install(paths.engine_env, say)
+    engine_models.make(paths.engine_env, paths.models, say)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def real_engine(installed: StatePaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
+    """The tiny model, ready, at version 0, in a state folder of its own."""
+    state = tmp_path_factory.mktemp("engine-state")
+    (state / "engine").symlink_to(installed.engine_env.resolve())
+    model = installed.models.resolve() / TINY_MODEL
+    settings = {
+        "state_dir": state,
+        "engine": {"urls": [f"http://127.0.0.1:{_free_port()}"], "model_path": str(model)},
+    }
+    config = Config.model_validate(settings)
+    process = start(config, say)
+    try:
+        yield RealEngine(config, model)
+    finally:
+        stop(process)
+
+
+def _free_port() -> int:
+    for port in range(31500, 31600):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    sys.exit("no port is free between 31500 and 31599")
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Iterator[Path]:
+    """Where a test writes checkpoints; removed at once, as they are copies of a model."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)

@@ -1,0 +1,27 @@
+"""A quiet, healthy Dukou as `store.funnel` would describe it; tests change one thing at a time."""
+
+from learner.sentence import Settings
+from store.funnel import Beat, Count, EngineView, Snapshot
+from store.stages import Stage
+
+URL = "http://127.0.0.1:30000"
+SETTINGS = Settings(
+    batch_size=16, min_size=4, timeout=1800, idle_seconds=1800, dry_run=False, gateway="http://127.0.0.1:8080"
+)
+LEARNER = Beat("learner", "waiting", None, {"scores": True, "trains": True}, 1.0)
+DRAINER = Beat("drainer", "draining", None, {"undrained": 0}, 1.0)
+RECONCILER = Beat("reconciler", "watching", None, {}, 1.0)
+ENGINE = EngineView(URL, "ready", None, 3, 1.0)
+QUIET = Snapshot(
+    live=(),
+    recent=(Count(Stage.TRAINED, None, 40),),
+    last_turn_age=90.0,
+    set_aside=0,
+    published=40,
+    live_version=3,
+    versions=(),
+    engines=(ENGINE,),
+    beats=(DRAINER, LEARNER, RECONCILER),
+    open_batch=None,
+    publish_error=None,
+)

@@ -1,0 +1,70 @@
+"""A policy of a random Llama and scored turns for it: what the learner finds in the tables."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Engine
+
+from store import policies
+from store.config_model import Batch, Config, Trainer
+from store.config_model import Engine as EngineSettings
+from store.policies import Policy
+from store.stages import Stage
+from tests.fakes.tiny_llama import VOCABULARY, save
+from tests.fakes.turns import add_turn
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)  # later than any row: timeouts have passed
+
+
+def config(folder: Path, **sections: dict[str, Any]) -> Config:
+    """Settings for a batch of four on the CPU, with the state and the base model under `folder`."""
+    base = folder / "base"
+    if not base.exists():
+        save(base)
+    trainer = {"device": "cpu", "lora_rank": 4, "learning_rate": 1e-2, "max_tokens": 64, "threads": 1}
+    return Config(
+        state_dir=folder / "state",
+        engine=EngineSettings(model_path=str(base)),
+        batch=Batch(**{"rollout_batch_size": 4, "min_size": 2, **sections.pop("batch", {})}),
+        trainer=Trainer(**{**trainer, **sections.pop("trainer", {})}),
+        **sections,
+    )
+
+
+def make_policy(db: Engine, settings: Config) -> Policy:
+    with db.begin() as connection:
+        return policies.default(connection, settings)
+
+
+def add_scored(connection: Connection, policy: Policy, numbers: range, **more: Any) -> None:
+    """Scored turns with answers that their numbers decide; odd ones were good."""
+    for number in numbers:
+        generator = np.random.default_rng(number)
+        answer = generator.integers(0, VOCABULARY, 6 + number % 5).astype(np.int32)
+        add_turn(
+            connection,
+            number,
+            Stage.SCORED,
+            policy_id=policy.id,
+            score=1.0 if number % 2 else -1.0,
+            **{
+                "prompt_ids": generator.integers(0, VOCABULARY, 5).astype(np.int32),
+                "response_ids": answer,
+                "response_logprobs": np.full(len(answer), -6.2, np.float32),
+                "temperature": 0.8,
+                "finish_reason": "stop",
+                **more,
+            },
+        )
+
+
+def fill(db: Engine, policy: Policy, numbers: range, **more: Any) -> None:
+    with db.begin() as connection:
+        add_scored(connection, policy, numbers, **more)
+
+
+def rows(db: Engine, query: str) -> list[tuple[Any, ...]]:
+    with db.connect() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(query)]

@@ -1,0 +1,117 @@
+"""A policy in a real Postgres, fake engines, and a reconciler that ticks when it is told to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from sqlalchemy import Engine, insert, select
+from sqlalchemy.exc import OperationalError
+
+from gateway.books import Books
+from gateway.control import Control
+from gateway.reconciler import Reconciler
+from store import versions
+from store.config_model import Config
+from store.tables import policies, publications
+from store.versions import Form, NewVersion
+from tests.fakes.models import write_adapter, write_model
+from tests.fakes.sglang import FakeSGLang, logprob
+
+IDS = [1, 5, 9, 2]
+PROBE = {"prompts": [{"ids": IDS, "logprobs": [logprob(i) for i in IDS[1:]]}]}
+SWAP = ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class World:
+    """One policy with version 0, some engines, and a reconciler that ticks when told."""
+
+    db: Engine
+    folder: Path
+    fakes: Sequence[FakeSGLang]
+    clock: Clock = field(default_factory=Clock)
+    connected: bool = True
+    owner: str = "here"
+    _controls: list[Control] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        base = write_model(self.folder / "base")
+        with self.db.begin() as connection:
+            row = insert(policies).values(name="default", scope="global", base_model=str(base))
+            self.policy: int = connection.execute(row.returning(policies.c.id)).scalar_one()
+            versions.insert(connection, NewVersion(self.policy, 0, None, None, str(base), "full", None))
+        self.restart()
+
+    def restart(self) -> None:
+        """A new reconciler process, over the same routes file."""
+        self.close()
+        self._controls = [Control(fake.url) for fake in self.fakes]
+        books = Books(self._connect, "default", self.owner, self.clock)
+        config = Config.model_validate({"engine": {"urls": [fake.url for fake in self.fakes]}})
+        self.reconciler = Reconciler(config, books, self._controls, self.routes_file, self.clock)
+
+    def close(self) -> None:
+        for control in self._controls:
+            control.close()
+
+    @property
+    def routes_file(self) -> Path:
+        return self.folder / self.owner / "routes.json"
+
+    def tick(self, seconds: float = 3.0) -> list[dict[str, Any]]:
+        """Lets time pass and returns what the workers would read."""
+        self.clock.now += seconds
+        self.reconciler.tick()
+        found: list[dict[str, Any]] = orjson.loads(self.routes_file.read_bytes())["engines"]
+        return found
+
+    def make(
+        self,
+        version: int,
+        form: Form = "full",
+        parent: int | None = None,
+        probe: dict[str, Any] | None = PROBE,
+        folder: Path | None = None,
+    ) -> Path:
+        """A version on disk and in its table."""
+        write = write_adapter if form == "adapter" else write_model
+        made = folder or write(self.folder / "versions" / str(version))
+        above = version - 1 if parent is None else parent
+        with self.db.begin() as connection:
+            new = NewVersion(self.policy, version, above, None, str(made), form, probe)
+            versions.insert(connection, new)
+        return made
+
+    def live(self, version: int) -> None:
+        with self.db.begin() as connection:
+            versions.set_live(connection, self.policy, version)
+
+    def status(self, version: int) -> tuple[str, str | None]:
+        with self.db.begin() as connection:
+            row = versions.get(connection, self.policy, version)
+        return row.status, row.reason
+
+    def live_version(self) -> int:
+        with self.db.begin() as connection:
+            live = versions.live(connection, "default")
+        assert live is not None
+        return live.version
+
+    def published(self) -> list[Any]:
+        with self.db.begin() as connection:
+            return list(connection.execute(select(publications).order_by(publications.c.id)).all())
+
+    def _connect(self) -> Engine:
+        if not self.connected:
+            raise OperationalError("connect", {}, Exception("connection refused"))
+        return self.db

@@ -1,0 +1,114 @@
+"""Whatever else restarts, pauses or goes away."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+
+from gateway.books import Books
+from gateway.control import Control
+from gateway.reconciler import Reconciler
+from store.config_model import Config
+from tests.fakes.sglang import FakeSGLang
+from tests.fakes.world import World
+
+
+def test_a_restarted_engine_is_brought_back_to_the_live_version(world: World, fake: FakeSGLang) -> None:
+    world.make(1)
+    world.live(1)
+    world.tick()
+    fake.die()
+    (route,) = world.tick()
+    assert (route["state"], route["reason"]) == ("dead", "nobody answers at this address")
+    fake.restart()
+    fake.loading = True
+    (route,) = world.tick()
+    assert route["state"] == "starting"
+    fake.loading = False
+    (route,) = world.tick()
+    assert (route["state"], route["version_low"], fake.label) == ("ready", 1, "1")
+
+
+def test_a_pause_that_a_killed_reconciler_left_behind_is_ended(world: World, fake: FakeSGLang) -> None:
+    world.tick()
+    world.make(1)
+    world.live(1)
+    fake.replies["/continue_generation"] = [(500, {"message": "lost"})] * 20
+    world.tick()
+    assert fake.paused
+    fake.replies.clear()
+    world.restart()
+    (route,) = world.tick()
+    assert not fake.paused
+    assert (route["state"], route["version_low"]) == ("ready", 1)
+
+
+def test_a_pause_of_somebody_elses_is_left_alone(world: World, fake: FakeSGLang) -> None:
+    world.tick()
+    fake.paused = True
+    (route,) = world.tick()
+    assert (route["state"], fake.paused) == ("paused", True)
+
+
+def test_a_restarted_reconciler_disturbs_nothing(world: World, fake: FakeSGLang) -> None:
+    world.make(1)
+    world.live(1)
+    world.tick()
+    before = len(fake.asked())
+    world.restart()
+    (route,) = world.tick()
+    assert (route["state"], route["version_low"]) == ("ready", 1)
+    assert len(fake.asked()) == before
+
+
+def test_without_postgres_the_engine_is_kept_and_the_routes_stay_true(world: World, fake: FakeSGLang) -> None:
+    world.connected = False
+    (route,) = world.tick()
+    assert (route["state"], route["version_low"]) == ("ready", 0)
+    fake.die()
+    (route,) = world.tick()
+    assert route["state"] == "dead"
+
+
+def test_an_engine_that_restarts_while_postgres_is_away_is_still_brought_back(
+    world: World, fake: FakeSGLang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.make(1)
+    world.live(1)
+    world.tick()
+    written = len(world.published())
+    fake.restart()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.db, "begin", _away)
+        (route,) = world.tick()
+        assert (route["state"], route["version_low"], fake.label) == ("ready", 1, "1")
+    world.tick()
+    assert len(world.published()) == written + 1  # it was written when Postgres came back
+
+
+def test_an_engine_of_another_reconciler_is_followed_and_not_touched(
+    db: Engine, tmp_path: Path, fake: FakeSGLang, world: World
+) -> None:
+    world.make(1)
+    world.live(1)
+    world.tick()
+    before = len(fake.asked())
+    other = Books(lambda: db, "default", "elsewhere", world.clock)
+    config = Config.model_validate({"engine": {"urls": [fake.url]}})
+    with Control(fake.url) as control:
+        routes = Reconciler(config, other, [control], tmp_path / "other.json", world.clock).tick()
+    assert (routes[fake.url].state, routes[fake.url].low, routes[fake.url].high) == ("ready", 1, 1)
+    assert len(fake.asked()) == before
+
+
+def test_another_openai_compatible_server_is_used_as_it_is(world: World, fake: FakeSGLang) -> None:
+    fake.plain = True
+    world.make(1)
+    world.live(1)
+    (route,) = world.tick()
+    assert (route["state"], route["version_low"], route["dialect"]) == ("ready", None, "plain")
+
+
+def _away() -> None:
+    raise OperationalError("connect", {}, Exception("connection refused"))

@@ -1,0 +1,98 @@
+"""What the gateway's own writer and records leave behind is what the drainer reads."""
+
+import signal
+import subprocess
+import sys
+import time
+from uuid import UUID
+
+import pytest
+
+from gateway import ending
+from gateway.client import Inbound
+from gateway.identity import identify, new_turn_id
+from gateway.spool.writer import SpoolWriter
+from store.config_model import Spool
+from tests.fakes.ferry import START, Ferry
+from tests.fakes.spooled import reply_body, reply_meta, request_body, request_meta, user
+
+
+@pytest.fixture
+def ferry(tmp_path, db):
+    made = Ferry(tmp_path, db)
+    made.worker.die()
+    return made
+
+
+def test_turns_over_many_small_segments_all_arrive_and_the_files_go(ferry):
+    writer = SpoolWriter(ferry.folder, Spool(segment_bytes=4000))
+    writer.open()
+    asked = [new_turn_id(int((START + n) * 10**9)) for n in range(30)]
+    for number, turn in enumerate(asked):
+        writer.request(request_meta(turn, START + number), request_body([user(f"{number}")]))
+        if number >= 5:  # each reply comes five requests, and so segments, later
+            earlier = asked[number - 5]
+            writer.reply(reply_meta(earlier, START + number + 0.5), reply_body(f"{number - 5}"))
+        ferry.clock += 2
+        ferry.drain()
+    writer.close()
+    ferry.clock += 2
+    ferry.drain()
+    ferry.drain()
+    rows = ferry.rows()
+    assert [(row.id.hex, row.status) for row in rows] == [
+        (turn, "ok" if number < 25 else "interrupted") for number, turn in enumerate(asked)
+    ]
+    assert [row.response_text for row in rows[:25]] == [f"{number}" for number in range(25)]
+    assert list(ferry.folder.glob("*.seg")) == []
+
+
+def test_the_meta_that_the_relay_writes_is_understood(ferry):
+    writer = SpoolWriter(ferry.folder, Spool())
+    writer.open()
+    turn = new_turn_id(int(START * 10**9))
+    headers = {"x-session-id": "s1", "x-session-done": "1", "x-request-id": "r1"}
+    path = "/v1/chat/completions"
+    inbound = Inbound(turn, path, None, headers, "k1", request_body([user("hi")]), int(START * 10**9))
+    stated = identify(None, headers, {})
+    writer.request(ending.request_meta(inbound, stated, None, (), False), inbound.body)
+    meta = ending.reply_meta(
+        turn,
+        ending.Ending("ok"),
+        status=200,
+        gone=None,
+        first_byte_ns=None,
+        sent_to=None,
+        engine_now=None,
+    )
+    writer.reply(meta, reply_body("X"))
+    ferry.drain()
+    writer.close()
+    row = ferry.row(UUID(turn))
+    assert (row.session_id, row.session_source, row.client_request_id) == ("s1", "x-session-id", "r1")
+    assert (row.status, row.first_token_at, row.untrainable_reason) == ("ok", None, "version_unknown")
+    assert ferry.state(row.id)[0] == "dropped"
+
+
+_DRAIN = """
+import sys
+from pathlib import Path
+from store.config_model import Config, Database
+from gateway.drain import main
+main(Config(state_dir=Path(sys.argv[1]), database=Database(url=sys.argv[2])))
+"""
+
+
+def test_the_process_drains_until_it_is_told_to_stop(ferry, tmp_path, database_url):
+    worker = ferry.new_worker()
+    ferry.worker = worker
+    first = ferry.say([user("1")])
+    command = [sys.executable, "-c", _DRAIN, str(tmp_path), database_url]
+    with subprocess.Popen(command) as process:
+        deadline = time.monotonic() + 60
+        while not ferry.rows() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        last = ferry.say([user("2")])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert [row.id for row in ferry.rows()] == [first, last]

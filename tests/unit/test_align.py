@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from gateway.align import align
+from gateway.answer import Answer
+
+
+def answer(ids, logprobs):
+    return Answer(0, response_ids=ids, logprobs=logprobs)
+
+
+def test_ids_and_logprobs_lie_side_by_side():
+    capture = align(answer((393, 30002), (-1.0, -2.0)))
+    assert capture.response_ids.tolist() == [393, 30002]
+    assert (capture.response_ids.dtype, capture.logprobs.dtype) == (np.int32, np.float32)
+    assert (capture.logprobs.tolist(), capture.kind, capture.reason) == ([-1.0, -2.0], "sampled", None)
+
+
+@pytest.mark.parametrize("given", [(-0.5,), (-0.5,) * 4])
+def test_another_number_of_logprobs_keeps_the_ids_and_no_logprob(given):
+    capture = align(answer((1, 2, 3), given))
+    assert (capture.response_ids.tolist(), capture.logprobs) == ([1, 2, 3], None)
+    assert (capture.kind, capture.reason) == ("none", "logprob_count_mismatch")
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("-inf"), float("inf"), -9999.0])
+def test_a_position_without_a_number_is_missing_and_never_0(bad):
+    capture = align(answer((1, 2), (-100.0, bad)))
+    assert capture.logprobs[0] == -100.0
+    assert np.isnan(capture.logprobs[1])
+    assert capture.reason == "logprob_not_finite"
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "reason"),
+    [
+        (answer(None, None), 7, "no_ids"),
+        (answer(None, (-0.1,)), 7, "logprob_count_mismatch"),
+        (answer(None, (-0.1,)), None, "no_ids"),
+        (answer((), None), 0, "empty_answer"),
+        (answer((1,), None), 1, "no_logprobs"),
+    ],
+)
+def test_what_is_missing_has_its_reason(given, tokens, reason):
+    capture = align(given, tokens)
+    assert (capture.kind, capture.logprobs, capture.reason) == ("none", None, reason)

@@ -1,0 +1,202 @@
+import json
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from gateway.assemble import assemble, choice_id
+from gateway.spool.format import Kind, Record
+from store.stages import REASONS
+from tests.fakes.spooled import (
+    assistant,
+    chunk,
+    records,
+    reply_body,
+    reply_meta,
+    request_body,
+    request_meta,
+    sse,
+    turn_id,
+    user,
+)
+
+TURN = turn_id(1000.0)
+
+
+def draft(body=None, reply=None, request=None, **meta):
+    """The draft of a request with `request` meta changes, its body, and a reply with `meta` changes."""
+    asked = Record(
+        Kind.REQUEST,
+        request_meta(TURN, 1000.0, **(request or {})),
+        request_body([user("hi")]) if body is None else body,
+    )
+    answered = Record(
+        Kind.REPLY, reply_meta(TURN, 1001.0, **meta), reply_body("X") if reply is None else reply
+    )
+    return assemble(asked, answered, 1)
+
+
+def row(*args, **kwargs):
+    return draft(*args, **kwargs).rows[0]
+
+
+def test_a_captured_turn_is_trainable_and_complete():
+    made = row()
+    assert made.untrainable_reason is None
+    assert (made.response_text, made.finish_reason, made.status) == ("X", "stop", "ok")
+    assert (made.prompt_ids.tolist(), made.response_ids.tolist()) == ([1, 2, 3], [11, 12])
+    assert made.response_logprobs.tolist() == pytest.approx([-0.1, -0.25])
+    assert (made.policy_version_min, made.policy_version_max, made.capture) == (3, 3, "sampled")
+    assert (made.temperature, made.sampling_class) == (1.0, "free")
+    assert (made.started_at.timestamp(), made.finished_at.timestamp()) == (1000.0, 1001.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"request": {"path": "/v1/embeddings"}}, "endpoint"),
+        ({"request": {"turn_type": "side"}}, "side"),
+        ({"outcome": "client_disconnect"}, "status"),
+        ({"reply": reply_body("X", finish=None)}, "status"),
+        ({"reply": reply_body("X", finish="abort")}, "status"),
+        ({"reply": b""}, "status"),
+        ({"body": request_body([user("hi")], store=False)}, "store_false"),
+        ({"version_min": None, "version_max": None}, "version_unknown"),
+        ({"body": request_body([user("hi")], temperature=0)}, "sampling_greedy"),
+        ({"body": request_body([user("hi")], top_p=0.5)}, "sampling_truncated"),
+        ({"body": request_body([user("hi")], logit_bias={"1": 2})}, "sampling_constrained"),
+        (
+            {"reply": reply_body("X").replace(b"response_token_ids", b"other").replace(b"meta_info", b"m")},
+            "no_ids",
+        ),
+        ({"reply": reply_body("X").replace(b"prompt_token_ids", b"other")}, "no_ids"),
+        ({"reply": reply_body("X").replace(b"meta_info", b"m")}, "no_logprobs"),
+        (
+            {"reply": reply_body("X").replace(b"[-0.25, 12, null]", b"[-0.25, 12], [1, 2]")},
+            "logprob_count_mismatch",
+        ),
+        ({"reply": reply_body("X").replace(b"-0.25", b"NaN")}, "logprob_not_finite"),
+    ],
+)
+def test_each_reason_against_training_is_found_and_has_words(changes, reason):
+    assert row(**changes).untrainable_reason == reason
+    assert reason in REASONS
+
+
+def test_an_unknown_version_is_null_and_not_0():
+    made = row(version_min=None, version_max=None)
+    assert (made.policy_version_min, made.policy_version_max) == (None, None)
+
+
+def test_a_reply_that_states_its_version_is_believed_before_the_relay():
+    body = reply_body("X").replace(b'"meta_info": {', b'"meta_info": {"weight_version": "9", ')
+    assert (row(reply=body).policy_version_min, row(reply=body).policy_version_max) == (9, 9)
+
+
+def test_an_adapters_name_outranks_the_label_of_the_engine():
+    body = reply_body("X").replace(b'"meta_info": {', b'"meta_info": {"weight_version": "0", ')
+    made = row(reply=body, adapter="default-v4", version_max=5)
+    assert (made.policy_version_min, made.policy_version_max) == (4, 4)
+
+
+def test_a_model_whose_name_ends_in_a_version_is_no_adapter():
+    assert row(reply=reply_body("X").replace(b'"id": "c"', b'"model": "deepseek-v9"')).policy_version_min == 3
+
+
+def test_a_label_that_is_no_number_leaves_what_the_relay_knew():
+    body = reply_body("X").replace(b'"meta_info": {', b'"meta_info": {"weight_version": "default", ')
+    assert row(reply=body).policy_version_min == 3
+
+
+@pytest.mark.parametrize(
+    ("stream", "status", "error"),
+    [
+        (sse(chunk({"content": "a"}), chunk({"content": "b"})), "truncated", "no finish reason"),
+        (sse(chunk({"content": "a"}), chunk({}, "stop")), "ok", None),
+        (sse(chunk({"content": "a"}), "[DONE]"), "truncated", "no finish reason"),
+        (sse(chunk({"content": "a"}), {"error": {"message": "boom"}}, "[DONE]"), "upstream_error", "boom"),
+        (b"", "truncated", "no answer"),
+    ],
+)
+def test_a_status_is_ok_only_where_an_answer_ended(stream, status, error):
+    made = row(reply=stream, request={"stream": True})
+    assert made.status == status
+    assert (made.error is None) if error is None else (error in made.error)
+
+
+def test_what_the_relay_saw_outranks_a_finished_looking_reply():
+    made = row(outcome="upstream_error", error="connection reset")
+    assert (made.status, made.error) == ("upstream_error", "connection reset")
+
+
+def test_a_request_without_reply_is_interrupted():
+    request, _ = records([user("hi")])
+    made = assemble(request, None, 1).rows[0]
+    assert (made.status, made.finished_at, made.untrainable_reason) == ("interrupted", None, "status")
+    assert (made.response_text, made.history_hash, made.capture) == (None, None, "none")
+
+
+def test_a_request_of_n_choices_is_a_row_each_with_ids_that_never_change():
+    body = json.loads(reply_body("X"))
+    body["choices"].append(
+        body["choices"][0] | {"index": 1, "message": {"role": "assistant", "content": "Y"}}
+    )
+    rows = draft(reply=json.dumps(body).encode()).rows
+    again = draft(reply=json.dumps(body).encode()).rows
+    assert [made.response_text for made in rows] == ["X", "Y"]
+    assert [made.id for made in rows] == [made.id for made in again] == [UUID(TURN), choice_id(UUID(TURN), 1)]
+    assert {made.request_id for made in rows} == {UUID(TURN)}
+    assert (rows[1].id.version, rows[1].id.variant, rows[1].id.hex[:12]) == (
+        7,
+        "specified in RFC 4122",
+        TURN[:12],
+    )
+    assert [made.usage for made in rows] == [{"completion_tokens": 2}, None]
+
+
+def test_nul_and_lone_surrogates_are_marked_and_the_request_stays_exact():
+    exact = b'{"messages": [{"role": "user", "content": "a\\u0000b\\ud83d", "k\\u0000": "C:\\\\u0000dir"}]}'
+    made = row(
+        body=exact, reply=reply_body("x\x00y", tool_calls=[{"function": {"name": "f", "arguments": "\x00"}}])
+    )
+    assert made.request_body == exact
+    assert made.messages == [{"role": "user", "content": "a␀b�", "k␀": "C:\\u0000dir"}]
+    assert made.response_text == "x␀y"
+    assert made.tool_calls[0]["function"]["arguments"] == "␀"
+    assert made.text_altered
+    assert not row().text_altered
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b'"x"', b"\xff\xfe", b"[" * 100_000])
+def test_a_body_that_is_no_object_is_recorded_all_the_same(body):
+    made = row(body=body, reply=b'{"error": {"message": "bad"}}', outcome="rejected", http_status=400)
+    assert (made.messages, made.sampling, made.status, made.error) == (None, None, "rejected", "bad")
+    assert made.request_body == body
+
+
+def test_large_integers_and_key_order_of_the_messages_are_kept():
+    made = row(body=b'{"messages": [{"role": "user", "z": 12345678901234567890123, "a": 1.0}]}')
+    assert list(made.messages[0].items()) == [("role", "user"), ("z", 12345678901234567890123), ("a", 1.0)]
+
+
+def test_an_error_page_is_quoted():
+    made = row(reply=b"<html>bad gateway</html>", outcome="upstream_error", http_status=502)
+    assert made.error == "<html>bad gateway</html>"
+
+
+def test_a_session_in_the_path_is_no_part_of_the_endpoint():
+    assert row(request={"path": "/sessions/s1/v1/chat/completions"}).endpoint == "/v1/chat/completions"
+    assert row(request={"path": "/v1/chat/completions?x=1"}).untrainable_reason is None
+
+
+def test_an_answer_digest_is_that_of_the_message_that_comes_back():
+    answered = draft(reply=reply_body("<think>R</think>\n\nX")).rows[0]
+    following = draft(body=request_body([user("hi"), assistant("X"), user("more")])).asked
+    assert following.prefixes[0].history == answered.history_hash
+    assert following.prefixes[0].messages == 2
+
+
+def test_a_person_is_not_a_session():
+    made = draft(body=request_body([user("hi")], user="alice"))
+    assert (made.asked.user_name, made.asked.session) == ("alice", None)
+    assert replace(made.rows[0], user_name=None) != made.rows[0]

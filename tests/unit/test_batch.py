@@ -1,0 +1,91 @@
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from learner.batch import RULES, Candidate, Limits, assemble, staleness, why_dropped
+from store.config_model import Advantage
+from store.stages import REASONS
+
+LIMITS = Limits(depth={7: 0, 6: 1, 4: 2, 2: 3, 0: 4}, max_staleness=3, max_tokens=100, vocabulary=512)
+GOOD = Candidate(uuid.UUID(int=1), "t", "s", b"p", "chat", 7, 7, 20, 5, 0, 511, 1.0)
+
+
+def turns(*rewards, prompts=None):
+    return [
+        replace(GOOD, turn_id=uuid.UUID(int=n), session_id=f"s{n}", reward=reward, prompt_hash=prompt)
+        for n, (reward, prompt) in enumerate(zip(rewards, prompts or [None] * len(rewards), strict=True))
+    ]
+
+
+def test_a_good_turn_breaks_no_rule():
+    assert why_dropped(GOOD, LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"reward": None}, "no_quorum"),
+        ({"version_min": None}, "version_unknown"),
+        ({"answer_tokens": 0}, "empty_answer"),
+        ({"tokens": 5}, "no_ids"),
+        ({"version_min": 5, "version_max": 5}, "not_an_ancestor"),
+        ({"version_max": 8}, "not_an_ancestor"),
+        ({"version_min": 0}, "stale"),
+        ({"tokens": 101}, "too_long"),
+        ({"highest_id": 512}, "out_of_vocabulary"),
+        ({"lowest_id": -1}, "out_of_vocabulary"),
+    ],
+)
+def test_each_rule_has_its_reason(change, reason):
+    assert why_dropped(replace(GOOD, **change), LIMITS) == reason
+
+
+def test_every_reason_has_its_words():
+    assert {reason for reason, _ in RULES} | {"no_spread", "not_finite"} <= REASONS.keys()
+
+
+def test_staleness_counts_from_the_oldest_version_along_the_tree():
+    """G19, W12: distance in the tree, never a difference of numbers, never negative."""
+    assert staleness(replace(GOOD, version_min=2, version_max=7), LIMITS) == 3
+    assert staleness(GOOD, LIMITS) == 0
+    with pytest.raises(KeyError):
+        staleness(replace(GOOD, version_min=50, version_max=57), LIMITS)
+
+
+def test_the_default_centres_and_keeps_everybody():
+    batch = assemble(turns(1.0, 0.0, -1.0, 0.0), LIMITS, Advantage(), None)
+    assert not batch.dropped
+    assert batch.members[0].advantage > 0 > batch.members[2].advantage
+    assert all(
+        m.advantage == pytest.approx((m.reward - m.baseline) / 0.85, rel=0.3) for m in batch.members[:1]
+    )
+
+
+def test_raw_rewards_pass_through():
+    batch = assemble(turns(1.0, 0.0), LIMITS, Advantage(kind="raw"), None)
+    assert [(m.baseline, m.advantage) for m in batch.members] == [(0.0, 1.0), (0.0, 0.0)]
+
+
+def test_a_group_without_spread_is_dropped_and_the_rest_trained():
+    rewards, prompts = (1.0, -1.0, 0.6, 0.6, 1.0), [b"a", b"a", b"b", b"b", None]
+    batch = assemble(turns(*rewards, prompts=prompts), LIMITS, Advantage(kind="group"), None)
+    assert [m.turn_id.int for m in batch.members] == [0, 1]
+    assert {turn.int: reason for turn, reason in batch.dropped.items()} == dict.fromkeys(
+        (2, 3, 4), "no_spread"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "advantages"),
+    [("group_mean", [1.0, -1.0]), ("leave_one_out", [2.0, -2.0]), ("group", [0.70706, -0.70706])],
+)
+def test_each_kind_of_group_advantage_is_its_own(kind, advantages):
+    batch = assemble(turns(1.0, -1.0, prompts=[b"a", b"a"]), LIMITS, Advantage(kind=kind), None)
+    assert [m.advantage for m in batch.members] == pytest.approx(advantages, abs=1e-4)
+
+
+def test_siblings_of_two_tenants_are_two_groups():
+    one, two = turns(1.0, -1.0, prompts=[b"a", b"a"])
+    batch = assemble([one, replace(two, tenant="u")], LIMITS, Advantage(kind="group"), None)
+    assert batch.members == []

@@ -1,0 +1,93 @@
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+from learner.funnel import LOST_BEFORE, STEPS, funnel
+from learner.report import WIDTH, Report
+from learner.sentence import Facts
+from store.funnel import Beat, Count, Version
+from store.stages import REASONS, Stage
+from tests.fakes.facts import ENGINE, QUIET, SETTINGS
+
+LIVE = (
+    Count(Stage.AWAITING_NEXT, None, 2, 5.0),
+    Count(Stage.SCORABLE, "no_quorum", 3, 70.0),
+    Count(Stage.SCORED, None, 5, 9.0),
+    Count(Stage.BATCHED, None, 16, 1.0),
+)
+DROPPED = (
+    Count(Stage.DROPPED, "side", 7),
+    Count(Stage.DROPPED, "sampling_greedy", 4),
+    Count(Stage.DROPPED, "abstained", 6),
+    Count(Stage.DROPPED, "stale", 1),
+)
+TOTALS = (*LIVE, *DROPPED, Count(Stage.TRAINED, None, 32))
+SNAPSHOT = replace(QUIET, live=LIVE, set_aside=1, published=16)
+
+
+def by_name(snapshot=SNAPSHOT):
+    return {step.name: step for step in funnel(TOTALS, snapshot)}
+
+
+def test_every_reason_has_its_place_in_the_funnel():
+    assert set(LOST_BEFORE) == set(REASONS)
+    assert set(LOST_BEFORE.values()) <= set(STEPS)
+
+
+def test_each_step_counts_what_reached_it():
+    reached = [step.turns for step in funnel(TOTALS, SNAPSHOT)]
+    assert reached == [77, 76, 69, 63, 54, 53, 48, 32, 16]
+
+
+def test_nothing_disappears_between_two_steps():
+    steps = funnel(TOTALS, SNAPSHOT)[1:8]
+    for before, after in pairwise(steps):
+        assert before.turns == after.turns + before.waiting + sum(number for _, number in after.lost)
+
+
+def test_a_step_shows_who_waits_there_and_since_when():
+    waiting = by_name()["next state"]
+    assert (waiting.waiting, waiting.oldest) == (3, 70.0)
+
+
+def test_an_unknown_spool_is_unknown_and_not_zero():
+    blind = replace(SNAPSHOT, beats=(Beat("drainer", "draining", None, {}, 1.0),))
+    assert by_name(blind)["seen"].turns is None
+    seen = next(
+        line
+        for line in Report("default", Facts(SETTINGS, blind), TOTALS).text().splitlines()
+        if "seen" in line
+    )
+    assert seen.split() == ["seen", "?"]
+
+
+def test_the_text_fits_the_terminal_whatever_it_has_to_show():
+    long = "x" * 300
+    wide = replace(
+        SNAPSHOT,
+        engines=(replace(ENGINE, reason=long),),
+        versions=(Version(3, 2, "refused", long, 10.0),),
+        beats=(Beat("learner", long, long, {}, 1.0),),
+    )
+    lines = Report("default", Facts(SETTINGS, wide), TOTALS).text().splitlines()
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_the_text_names_each_drop_with_its_words():
+    text = Report("default", Facts(SETTINGS, SNAPSHOT), TOTALS).text()
+    assert "- 4 lost as sampling_greedy: sampled at temperature 0" in text
+    assert "The learner waits" in text
+
+
+def test_without_postgres_only_the_sentence_is_left():
+    text = Report("default", Facts(SETTINGS, trouble="connection refused")).text()
+    assert text.startswith("The learner waits for Postgres")
+    assert "step" not in text
+
+
+def test_json_says_the_same_with_null_for_unknown():
+    body = json.loads(Report("default", Facts(SETTINGS, replace(SNAPSHOT, beats=())), TOTALS).json())
+    assert body["kind"] == "learner_off"
+    assert body["funnel"][0] == {"name": "seen", "turns": None, "waiting": 0, "oldest": None, "lost": []}
+    assert body["funnel"][3]["lost"] == [{"reason": "sampling_greedy", "turns": 4}]
+    assert json.loads(Report("default", Facts(SETTINGS)).json())["kind"] == "no_postgres"

@@ -1,0 +1,119 @@
+"""Log-probabilities: the right token, the right temperature, the same number however they are computed."""
+
+import math
+import uuid
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from learner import logprobs, model
+from learner.sample import Sample
+from tests.fakes.tiny_llama import VOCABULARY, save
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return model.load(save(tmp_path_factory.mktemp("base")), torch.device("cpu"))
+
+
+def sample(length, prompt_length, *, temperature=1.0, seed=0):
+    ids = np.random.default_rng(seed).integers(0, VOCABULARY, length)
+    rollout = np.zeros(length - prompt_length, np.float32)
+    return Sample(uuid.UUID(int=seed), ids, prompt_length, rollout, temperature, 0.0, 0.0, 0, False)
+
+
+def naive(llama, s):
+    logits = llama(input_ids=torch.from_numpy(s.ids)[None]).logits[0].float() / s.temperature
+    every = logits.log_softmax(-1)[:-1].gather(-1, torch.from_numpy(s.ids)[1:, None])[:, 0]
+    return every[s.prompt_length - 1 :]
+
+
+@pytest.mark.parametrize(("temperature", "expected"), [(0.5, -0.018150), (1.0, -0.126928)])
+def test_the_temperature_divides_the_logits(temperature, expected):
+    """K15: never the finished log-probability."""
+    hidden, head = torch.tensor([[2.0, 0.0]]), torch.eye(2)
+    scored = logprobs.score(hidden, head, torch.tensor([0]), torch.tensor([temperature]))
+    assert scored.logprobs.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_position_before_a_token_scores_it():
+    """G14: a model that puts 0.9 on the successor of each token."""
+    head = torch.full((10, 10), math.log(0.1 / 9))
+    head[(torch.arange(10) + 1) % 10, torch.arange(10)] = math.log(0.9)
+    ids = torch.tensor([3, 4, 5, 6])
+    hidden = torch.eye(10)[ids[1:3]]  # prompt 3, 4: positions 1 and 2 score the answer 5, 6
+    scored = logprobs.score(hidden, head, ids[2:], torch.ones(2))
+    assert scored.logprobs.tolist() == pytest.approx([math.log(0.9)] * 2)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_fused_head_gives_the_models_own_numbers_and_gradients(llama, temperature):
+    s = sample(180, 20, temperature=temperature)  # more answer tokens than one chunk holds
+    scored = model.answers(llama, [s])
+    expected = naive(llama, s)
+    torch.testing.assert_close(scored.logprobs, expected, atol=2e-5, rtol=0)
+    gradients = []
+    weights = torch.linspace(-1, 1, s.scored)
+    for values in (scored.logprobs, expected):
+        llama.zero_grad()
+        (values * weights).sum().backward()
+        gradients.append({name: p.grad.clone() for name, p in llama.named_parameters()})
+    for name in gradients[0]:
+        torch.testing.assert_close(gradients[0][name], gradients[1][name], atol=1e-4, rtol=1e-4)
+    llama.zero_grad()
+
+
+def test_a_sequence_scores_the_same_alone_and_padded_beside_a_longer_one(llama):
+    """G13."""
+    short, long = sample(20, 5, seed=1), sample(60, 30, seed=2)
+    together = model.answers(llama, [short, long]).logprobs
+    torch.testing.assert_close(
+        together[: short.scored], model.answers(llama, [short]).logprobs, atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(
+        together[short.scored :], model.answers(llama, [long]).logprobs, atol=1e-5, rtol=0
+    )
+
+
+def test_each_sample_of_a_micro_batch_keeps_its_own_temperature(llama):
+    hot, cold = sample(20, 5, temperature=1.5, seed=1), sample(20, 5, temperature=0.5, seed=1)
+    together = model.answers(llama, [hot, cold]).logprobs
+    torch.testing.assert_close(
+        together, torch.cat([naive(llama, hot), naive(llama, cold)]), atol=2e-5, rtol=0
+    )
+
+
+def test_entropy_of_a_uniform_head_is_the_log_of_its_size():
+    scored = logprobs.score(torch.ones(3, 4), torch.zeros(8, 4), torch.tensor([0, 1, 7]), torch.ones(3))
+    assert scored.entropy.tolist() == pytest.approx([math.log(8)] * 3)
+
+
+def test_a_prompts_logprobs_leave_out_the_first_id(llama):
+    s = sample(12, 1)
+    assert model.all_logprobs(llama, s.ids.tolist()) == pytest.approx(naive(llama, s).tolist(), abs=2e-5)
+
+
+def test_a_model_that_changes_its_logits_after_the_head_is_refused(llama, monkeypatch):
+    forward = type(llama).forward
+
+    def capped(self, *args, **kwargs):
+        out = forward(self, *args, **kwargs)
+        out.logits = 0.05 * torch.tanh(out.logits / 0.05)
+        return out
+
+    monkeypatch.setattr(type(llama), "forward", capped)
+    with pytest.raises(ValueError, match="not supported"):
+        model._check_head(llama)
+
+
+def test_a_bfloat16_model_computes_as_transformers_loads_it(tmp_path):
+    """Rotary frequencies stay float32: rounded, long prompts differ by 0.05 nats a token from engines."""
+    base = save(tmp_path / "base", dtype=torch.bfloat16)
+    ours = model.load(base, torch.device("cpu"))
+    theirs = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    ids = torch.arange(200)[None]
+    with torch.no_grad():
+        assert torch.equal(ours(input_ids=ids).logits, theirs(input_ids=ids).logits)
+    assert ours.dtype == torch.bfloat16
