@@ -6,7 +6,7 @@ How each number is counted, so that looking costs little however long the histor
 * `snapshot` reads live stages by the same index (few rows), the newest `RECENT` turns by primary key (ids
   are UUIDv7, so the key is in order of time), and small tables; the learner asks for it every few seconds.
 * recorded is the sum of `turn_states`: every row of `turns` has exactly one. Seen adds what Postgres
-  refused (`set_aside`) and what the drainer says still lies in the spool (its beat's `undrained`).
+  refused (`set_aside`) and what the drainer says still lies in the spool (its beat's detail).
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,14 @@ from store.tables import (
 RECENT = 1000
 SHOWN_VERSIONS = 5
 
+#: Seconds after which a process that did not report counts as gone; it reports every 2 seconds.
+GONE_AFTER = 15.0
+
 #: What a process that ended in order reported last.
 STOPPED = "stopped"
+
+#: What the drainer's beat counts: requests in the spool that are no turns yet.
+UNDRAINED = ("in_flight", "to_write", "waiting_for_parent")
 LIVE = (Stage.AWAITING_NEXT, Stage.SCORABLE, Stage.SCORED, Stage.BATCHED)
 
 
@@ -57,6 +63,11 @@ class Beat:
     waits_for: str | None
     detail: Mapping[str, Any]
     age: float
+
+    @property
+    def alive(self) -> bool:
+        """Whether it reported lately, and not that it stopped."""
+        return self.age <= GONE_AFTER and self.doing != STOPPED
 
 
 @dataclass(frozen=True)
@@ -116,12 +127,19 @@ class Snapshot:
     def beat(self, name: str) -> Beat | None:
         return next((beat for beat in self.beats if beat.name == name), None)
 
+    def alive(self, name: str) -> bool:
+        """Whether the process of this name runs."""
+        beat = self.beat(name)
+        return beat is not None and beat.alive
+
     @property
     def undrained(self) -> int | None:
-        """Request records still in the spool, as the drainer last said; None: it did not say."""
+        """Requests in the spool that the drainer has read so far and not written; None: no drainer says."""
         drainer = self.beat("drainer")
-        count = drainer.detail.get("undrained") if drainer else None
-        return count if isinstance(count, int) else None
+        if drainer is None or not drainer.alive:
+            return None
+        counts = [count for name in UNDRAINED if isinstance(count := drainer.detail.get(name), int)]
+        return sum(counts) if len(counts) == len(UNDRAINED) else None
 
 
 def totals(connection: Connection) -> tuple[Count, ...]:

@@ -9,7 +9,7 @@ SETTINGS = Settings(
     batch_size=16, min_size=4, timeout=1800, idle_seconds=1800, dry_run=False, gateway="http://127.0.0.1:8080"
 )
 LEARNER = Beat("learner", "waiting", None, {"scores": True, "trains": True}, 1.0)
-DRAINER = Beat("drainer", "draining", None, {"undrained": 0}, 1.0)
+DRAINER = Beat("drainer", "draining", None, {"in_flight": 0, "to_write": 0, "waiting_for_parent": 0}, 1.0)
 RECONCILER = Beat("reconciler", "watching", None, {}, 1.0)
 ENGINE = EngineView(URL, "ready", None, 3, 1.0)
 QUIET = Snapshot(

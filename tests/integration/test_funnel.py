@@ -9,7 +9,7 @@ from learner.funnel import funnel
 from learner.sentence import Facts, explain
 from learner.status import read_from
 from store import database, processes
-from store.funnel import RECENT, Count, OpenBatch, snapshot, totals
+from store.funnel import RECENT, UNDRAINED, Count, OpenBatch, snapshot, totals
 from store.policies import get_or_create
 from store.stages import Stage
 from store.tables import batches, engines, publications, samples, set_aside, steps, versions
@@ -82,7 +82,7 @@ def whole_history(connection, policy_id):
 
 def test_status_and_the_sql_view_tell_the_same(connection, policy_id):
     whole_history(connection, policy_id)
-    processes.beat(connection, "drainer", "draining", None, {"undrained": 0})
+    processes.beat(connection, "drainer", "draining", None, dict.fromkeys(UNDRAINED, 0))
     ours = [(step.name, step.turns) for step in funnel(totals(connection), snapshot(connection, "default"))]
     view = connection.execute(text("select stage, turns from funnel order by position"))
     assert ours == [tuple(row) for row in view]

@@ -5,7 +5,7 @@ from itertools import pairwise
 from learner.funnel import LOST_BEFORE, STEPS, funnel
 from learner.report import WIDTH, Report
 from learner.sentence import Facts
-from store.funnel import Beat, Count, Version
+from store.funnel import GONE_AFTER, Beat, Count, Version
 from store.stages import REASONS, Stage
 from tests.fakes.facts import ENGINE, QUIET, SETTINGS
 
@@ -59,6 +59,11 @@ def test_an_unknown_spool_is_unknown_and_not_zero():
         if "seen" in line
     )
     assert seen.split() == ["seen", "?"]
+
+
+def test_what_a_drainer_that_is_gone_once_said_of_the_spool_is_unknown():
+    gone = tuple(replace(beat, age=GONE_AFTER + 1) for beat in QUIET.beats)
+    assert by_name(replace(SNAPSHOT, beats=gone))["seen"].turns is None
 
 
 def test_the_text_fits_the_terminal_whatever_it_has_to_show():

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from learner.remedies import REMEDIES
-from learner.sentence import GONE_AFTER, Facts, explain, from_inside, sentence
-from store.funnel import STOPPED, Beat, Count, OpenBatch
+from learner.sentence import Facts, explain, from_inside, sentence
+from store.funnel import GONE_AFTER, STOPPED, Beat, Count, OpenBatch
 from store.stages import REASONS, Stage
 from tests.fakes.facts import DRAINER, ENGINE, LEARNER, QUIET, RECONCILER, SETTINGS, URL
 
@@ -65,8 +65,11 @@ CASES = {
         "no turn has been recorded yet; send a chat request to http://127.0.0.1:8080",
     ),
     "undrained": (
-        facts(recent=(), **beats(replace(DRAINER, detail={"undrained": 9}))),
-        "9 request records still lie in the spool",
+        facts(
+            recent=(),
+            **beats(replace(DRAINER, detail={"in_flight": 1, "to_write": 8, "waiting_for_parent": 0})),
+        ),
+        "9 requests still lie in the spool",
     ),
     "judge_paused": (
         facts(

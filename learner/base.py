@@ -1,0 +1,11 @@
+"""The base model's folder, as far as it can be read without torch."""
+
+import json
+from pathlib import Path
+
+
+def vocabulary(base: Path) -> int:
+    """How many ids the model knows. Raises FileNotFoundError, KeyError where config.json does not say."""
+    config = json.loads((base / "config.json").read_text())
+    holder = config if "vocab_size" in config else config["text_config"]
+    return int(holder["vocab_size"])

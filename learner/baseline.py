@@ -1,0 +1,115 @@
+"""The running baseline: what reward was to be expected, for traffic that answers each prompt once.
+
+A sample's baseline is a mean shrunken in two steps (nothing known → all traffic → its task class) over past
+batches, fading by half every `half_life` batches, and over the batch itself. The turn's own session takes no
+part in either: later rewards of a session follow from its earlier answers, and a baseline that depends on
+the answer biases the gradient. The deviation that divides is a running one with a floor, one number a batch,
+never the deviation of one batch, which can be 0.
+
+The state is plain JSON: sums that fade.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Pseudo-observations: of reward 0 behind the global mean, and of the global mean behind a class's.
+GLOBAL_PRIOR = 2.0
+CLASS_PRIOR = 4.0
+#: Pseudo-observations of a residual of 1 (the largest plausible) behind the running deviation.
+DEVIATION_PRIOR = 2.0
+#: A session whose remaining weight is below this is folded into the sums of nobody.
+FORGOTTEN = 1e-3
+
+NOBODY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One sample as the baseline sees it: its session, its task class (from the prompt only), its reward."""
+
+    session: str
+    task: str
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Centred:
+    baselines: list[float]
+    advantages: list[float]
+    deviation: float
+    state: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Sum:
+    weight: float = 0.0
+    total: float = 0.0
+
+    def add(self, weight: float, total: float) -> None:
+        self.weight += weight
+        self.total += total
+
+
+def session_key(tenant: str, session_id: str) -> str:
+    """A short name for a session, so that the stored state holds no client's identifiers."""
+    return hashlib.sha256(f"{tenant}\0{session_id}".encode()).hexdigest()[:16]
+
+
+def task_class(messages: object, tools: object) -> str:
+    """The task class of a prompt: `tool_result` | `tools` | `chat`. It never looks at the answer."""
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if isinstance(last, dict) and last.get("role") == "tool":
+        return "tool_result"
+    return "tools" if tools else "chat"
+
+
+def centre(
+    batch: Sequence[Observation], state: Mapping[str, Any] | None, *, half_life: float, deviation_floor: float
+) -> Centred:
+    """Baselines and advantages of a batch, shape (N,) each, and the state for the next one.
+
+    `state` is what the batch before returned; None at the very start.
+    """
+    sums = _faded(state, 0.5 ** (1 / half_life))
+    for sample in batch:
+        sums.setdefault((sample.session, sample.task), _Sum()).add(1.0, sample.reward)
+    baselines = [_expected(sums, sample.session, sample.task) for sample in batch]
+    residuals = [sample.reward - baseline for sample, baseline in zip(batch, baselines, strict=True)]
+    squares = _Sum(*(state["residuals"] if state else (0.0, 0.0)))
+    fade = 0.5 ** (1 / half_life)
+    squares = _Sum(squares.weight * fade + len(batch), squares.total * fade + sum(r * r for r in residuals))
+    variance = (DEVIATION_PRIOR + squares.total) / (DEVIATION_PRIOR + squares.weight)
+    deviation = max(variance**0.5, deviation_floor)
+    return Centred(
+        baselines=baselines,
+        advantages=[residual / deviation for residual in residuals],
+        deviation=deviation,
+        state={
+            "sessions": [[session, task, s.weight, s.total] for (session, task), s in sorted(sums.items())],
+            "residuals": [squares.weight, squares.total],
+        },
+    )
+
+
+def _faded(state: Mapping[str, Any] | None, factor: float) -> dict[tuple[str, str], _Sum]:
+    """The stored sums, one batch older. What is left of nearly forgotten sessions belongs to nobody."""
+    sums: dict[tuple[str, str], _Sum] = {}
+    for session, task, weight, total in state["sessions"] if state else ():
+        left = weight * factor
+        owner = session if left >= FORGOTTEN else NOBODY
+        sums.setdefault((owner, task), _Sum()).add(left, total * factor)
+    return {key: s for key, s in sums.items() if s.weight >= FORGOTTEN}
+
+
+def _expected(sums: Mapping[tuple[str, str], _Sum], session: str, task: str) -> float:
+    everywhere, here = _Sum(), _Sum()
+    for (owner, kind), s in sums.items():
+        if owner == session:
+            continue
+        everywhere.add(s.weight, s.total)
+        if kind == task:
+            here.add(s.weight, s.total)
+    overall = everywhere.total / (GLOBAL_PRIOR + everywhere.weight)
+    return (CLASS_PRIOR * overall + here.total) / (CLASS_PRIOR + here.weight)

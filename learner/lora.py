@@ -1,0 +1,81 @@
+"""Low-rank adapters: y = W·x + (α/r)·B·A·x. A and B are float32 masters, used in the base's dtype."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer with an adapter beside it. B begins at 0, so a new adapter changes nothing."""
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.base = base
+        self.scale = alpha / rank
+        self.on = True
+        bound = 1 / math.sqrt(base.in_features)
+        a = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
+        self.a = nn.Parameter(a.to(base.weight.device))
+        self.b = nn.Parameter(torch.zeros(base.out_features, rank, device=base.weight.device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.base(x)
+        if not self.on:
+            return y
+        down = functional.linear(x, self.a.to(x.dtype))
+        return y + functional.linear(down, (self.b * self.scale).to(x.dtype))
+
+    def merged(self) -> Tensor:
+        """W + (α/r)·B·A, computed in float32, in the base's dtype; shape (out, in)."""
+        with torch.no_grad():
+            whole = self.base.weight.float() + self.scale * (self.b @ self.a)
+            return whole.to(self.base.weight.dtype)
+
+
+def attach(
+    model: nn.Module, targets: Sequence[str], rank: int, alpha: float, seed: int
+) -> dict[str, LoraLinear]:
+    """Puts an adapter on every linear layer whose last name is in `targets`; the rest is frozen.
+
+    Returns them by full name, in the model's order. Raises ValueError for a target that names no layer, or
+    one that engines do not serve an adapter for (embeddings, the head): left out silently, trainer and
+    engine would be two different policies.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model.requires_grad_(False)
+    found = {name: module for name, module in model.named_modules() if name.rpartition(".")[2] in targets}
+    _refuse_unservable(targets, found)
+    adapters: dict[str, LoraLinear] = {}
+    for name, module in found.items():
+        assert isinstance(module, nn.Linear)
+        parent, _, leaf = name.rpartition(".")
+        adapters[name] = LoraLinear(module, rank, alpha, generator)
+        setattr(model.get_submodule(parent), leaf, adapters[name])
+    return adapters
+
+
+def _refuse_unservable(targets: Sequence[str], found: dict[str, nn.Module]) -> None:
+    missing = sorted(set(targets) - {name.rpartition(".")[2] for name in found})
+    if missing:
+        raise ValueError(f"trainer.lora_targets: the model has no layer named {', '.join(missing)}")
+    wrong = sorted(
+        name for name, module in found.items() if not isinstance(module, nn.Linear) or "." not in name
+    )
+    if wrong:
+        raise ValueError(f"trainer.lora_targets: engines serve no adapter on {', '.join(wrong)}")
+
+
+@contextmanager
+def switched_off(adapters: dict[str, LoraLinear]) -> Iterator[None]:
+    """The base model alone, for as long as the block lasts."""
+    for adapter in adapters.values():
+        adapter.on = False
+    try:
+        yield
+    finally:
+        for adapter in adapters.values():
+            adapter.on = True

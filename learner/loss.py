@@ -1,0 +1,75 @@
+"""The loss per token, as pure torch functions, and how tokens are weighed in the whole batch.
+
+All arguments are float tensors of one shape, usually (T,): the scored positions of one sequence, or of a
+micro-batch laid end to end. `new`, `old`, `rollout`, `reference` are log-probabilities of the sampled tokens
+at the temperature they were sampled at: under the weights being trained, under the weights before the step,
+as the engine recorded them (NaN where it did not), and under the base model.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
+
+#: Log-differences are cut here before exp: an outlier token gives a large number, never an infinite one.
+LARGEST_LOG_RATIO = 20.0
+
+
+def ratio(new: Tensor, old: Tensor) -> Tensor:
+    """new/old per token; finite for any finite input."""
+    return torch.exp((new - old).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
+
+
+def ppo_clip(
+    new: Tensor, old: Tensor, advantage: Tensor, *, low: float, high: float, dual: float | None = None
+) -> Tensor:
+    """PPO's clipped loss per token: −min(r·A, clip(r, 1 − low, 1 + high)·A).
+
+    With `dual` (> 1), a token of negative advantage costs at most dual·|A|: min() alone leaves it unbounded.
+    """
+    r = ratio(new, old)
+    objective = torch.minimum(r * advantage, r.clamp(1 - low, 1 + high) * advantage)
+    if dual is not None:
+        objective = torch.where(advantage < 0, torch.maximum(objective, dual * advantage), objective)
+    return -objective
+
+
+def clipped(new: Tensor, old: Tensor, advantage: Tensor, *, low: float, high: float) -> Tensor:
+    """Which tokens' ratio is outside the region on the side where the clip takes the gradient away; bool."""
+    r = ratio(new, old)
+    return ((r < 1 - low) & (advantage < 0)) | ((r > 1 + high) & (advantage > 0))
+
+
+def importance_weight(old: Tensor, rollout: Tensor, cap: float) -> Tensor:
+    """Truncated importance weight exp(old − rollout) ≤ cap, without gradient.
+
+    1 where `rollout` is NaN: what was recomputed with the trainer's own numerics needs none.
+    """
+    weight = ratio(old, rollout).clamp(max=cap)
+    return torch.where(rollout.isnan(), torch.ones_like(weight), weight).detach()
+
+
+def k3(new: Tensor, reference: Tensor) -> Tensor:
+    """Schulman's k3 estimate of KL(new‖reference) per token: exp(d) − d − 1, d = reference − new; ≥ 0."""
+    difference = (reference - new).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+    return torch.exp(difference) - difference - 1
+
+
+def token_weights(lengths: Sequence[int], aggregation: Aggregation, fixed_length: int) -> list[float]:
+    """What one token of each sequence counts in the batch's loss: loss = Σᵢ wᵢ Σₜ lossᵢₜ.
+
+    `lengths` are the scored tokens of every sequence of the *whole* batch, so the weights do not depend on
+    how it is cut into micro-batches. `token_mean`: every token alike. `sequence_mean`: every sequence alike.
+    `fixed_length`: a sum divided by sequences × `fixed_length`, so long answers are not diluted.
+    Raises ValueError where a sequence has no scored token.
+    """
+    if not lengths or min(lengths) < 1:
+        raise ValueError("every sequence of a batch needs at least one scored token")
+    if aggregation == "token_mean":
+        return [1 / sum(lengths)] * len(lengths)
+    if aggregation == "sequence_mean":
+        return [1 / (length * len(lengths)) for length in lengths]
+    return [1 / (fixed_length * len(lengths))] * len(lengths)

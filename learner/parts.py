@@ -1,0 +1,182 @@
+"""The loop's parts: Postgres, the scorer, the collector, the trainer, the live pointer.
+
+Each is made when it is first needed, so that the learner can start before anything else is there, and a
+scorer never imports torch.
+"""
+
+from datetime import UTC, datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+from sqlalchemy import Engine
+
+from learner.collect import Closed, Waiting, close_batch
+from learner.publish import make_live, newest_unpublished
+from learner.sentence import Facts
+from learner.status import settings_of
+from store import database, processes
+from store.config_model import Config
+from store.funnel import Beat, snapshot
+from store.stages import REASONS
+
+if TYPE_CHECKING:
+    from learner.score import Scorer, ScoreReport
+    from learner.trainer import StepReport, Trainer
+
+#: The metrics that a step's log line shows; `steps.metrics` has all.
+SHOWN = ("reward/mean", "loss", "kl/mean", "optim/grad_norm")
+
+#: Turns scored between two looks at whether to stop.
+SCORED_AT_ONCE = 16
+
+
+class Parts(Protocol):
+    """The stages, and what they stand on. Each may raise; none keeps state that a restart would miss."""
+
+    poll_interval: float
+    dry_run: bool
+
+    def connect(self) -> None:
+        """Postgres and its tables are there; cheap when that was seen already. From any thread."""
+        ...
+
+    def lost(self) -> None:
+        """A round raised: `connect` looks again. From any thread."""
+        ...
+
+    def recover(self) -> None:
+        """What a learner that died had finished is adopted; cheap when that was done already."""
+        ...
+
+    def forget(self) -> None:
+        """A round of training raised: what is half done in memory is dropped, and recovered again."""
+        ...
+
+    def score(self) -> "ScoreReport": ...
+
+    def batch(self) -> int | Waiting:
+        """The id of the batch to train next, or what is missing."""
+        ...
+
+    def open_batch(self) -> int | None:
+        """The id of a batch that is closed and not trained."""
+        ...
+
+    def train(self, batch_id: int) -> str:
+        """One optimizer step; a line about it."""
+        ...
+
+    def publish(self, *, asked: bool = False) -> str | None:
+        """Makes the newest version live, by itself or `asked`; a line about it, None: nothing to do."""
+        ...
+
+    def facts(self) -> Facts: ...
+
+
+class RealParts:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.poll_interval = config.batch.poll_interval
+        self.dry_run = config.trainer.dry_run
+        self._lock = Lock()
+        self._sound = False
+        self._engine: Engine | None = None
+        self._scorer: Scorer | None = None
+        self._trainer: Trainer | None = None
+
+    def connect(self) -> None:
+        """From any thread. Raises database.DatabaseError or EmbeddedError with what would mend it."""
+        with self._lock:
+            if self._sound:
+                return
+            if self._engine is None:
+                self._engine = database.engine(self.config)
+            else:
+                database.url(self.config)  # starts the embedded server again where it died
+            database.check(self._engine)
+            self._sound = True
+
+    def lost(self) -> None:
+        """A round failed: the next `connect` looks again."""
+        self._sound = False
+
+    def forget(self) -> None:
+        """What the trainer holds in memory may be half of a step: it is read from its checkpoint again."""
+        self._trainer = None
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def score(self) -> "ScoreReport":
+        if self._scorer is None:
+            from learner.score import Scorer
+
+            self._scorer = Scorer(self.engine, self.config)
+        return self._scorer.run_once(SCORED_AT_ONCE)
+
+    def recover(self) -> None:
+        """Adopts what a learner that died left behind; nothing where that is done, or nothing is trained."""
+        if self._trainer is None and not self.dry_run:
+            from learner.trainer import Trainer
+
+            trainer = Trainer(self.engine, self.config)
+            trainer.recover()
+            self._trainer = trainer
+
+    def batch(self) -> int | Waiting:
+        outcome = close_batch(self.engine, self.config, datetime.now(UTC))
+        return outcome.batch_id if isinstance(outcome, Closed) else outcome
+
+    def open_batch(self) -> int | None:
+        found = self.facts().snapshot
+        return found.open_batch.id if found and found.open_batch else None
+
+    def train(self, batch_id: int) -> str:
+        self.recover()
+        if self._trainer is None:
+            raise RuntimeError("nothing is trained while trainer.dry_run is on")
+        return describe(self._trainer.step(batch_id))
+
+    def publish(self, *, asked: bool = False) -> str | None:
+        """Makes the newest version live that never was; only when `asked` or publish.automatic."""
+        if not (asked or self.config.publish.automatic):
+            return None
+        version = newest_unpublished(self.engine, self.config)
+        if version is None:
+            return None
+        self.make_live(version)
+        return f"published version={version}: the gateway's reconciler loads it into the engines"
+
+    def make_live(self, version: int) -> None:
+        """Raises UnknownVersionError or RefusedVersionError."""
+        make_live(self.engine, self.config, version)
+
+    def facts(self) -> Facts:
+        with self.engine.connect() as connection:
+            return Facts(settings_of(self.config), snapshot(connection, self.config.policy.name))
+
+    def beat(self, beat: Beat) -> bool:
+        """False as long as there is no connection: then there is nowhere to report to."""
+        if self._engine is None or not self._sound:
+            return False
+        with self._engine.begin() as connection:
+            processes.beat(connection, beat.name, beat.doing, beat.waits_for, beat.detail)
+        return True
+
+    @property
+    def engine(self) -> Engine:
+        """After `connect`."""
+        if self._engine is None:
+            raise RuntimeError("connect() comes first")
+        return self._engine
+
+
+def describe(step: "StepReport") -> str:
+    """A step's line in the log."""
+    if step.status == "skipped":
+        return f"skipped batch={step.batch_id} because {REASONS.get(step.reason or '', step.reason)}"
+    measured = ((name, step.metrics.get(name)) for name in SHOWN) if step.metrics else ()
+    shown = "".join(f" {name}={value:.4g}" for name, value in measured if value is not None)
+    made = f"trained step={step.number} batch={step.batch_id} version={step.version}"
+    return f"{made} seconds={step.seconds:.1f}{shown}"

@@ -1,0 +1,19 @@
+"""What to do about a reason that keeps turns from training, in the words of `learner status`."""
+
+#: What a person can do about a reason that keeps all turns from training.
+REMEDIES: dict[str, str] = {
+    "side": "send ordinary chat turns, or X-Turn-Type: main where the client calls them side",
+    "endpoint": "use /v1/chat/completions",
+    "no_ids": "serve with SGLang as `python -m local.engine` starts it",
+    "no_logprobs": "serve with SGLang and a --tool-call-parser: without one it sends no log-probabilities",
+    "version_unknown": "run the reconciler (`python -m gateway`), which knows the version",
+    "sampling_greedy": "let clients sample at temperature 1, or leave it out",
+    "sampling_truncated": "let clients leave out top_p, top_k and min_p",
+    "sampling_constrained": "let clients leave out response_format, forced tools, penalties and biases",
+    "store_false": "clients decide this: they would have to leave out store: false",
+    "no_next_state": "longer conversations, or a longer session.idle_seconds",
+    "no_quorum": "see the votes table for what the judge answered",
+    "abstained": "a judge of kind llm decides where the rules cannot",
+    "stale": "raise batch.max_staleness or publish less often",
+    "too_long": "raise trainer.max_tokens",
+}

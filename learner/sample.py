@@ -1,0 +1,83 @@
+"""A sample: token ids, log-probabilities and one advantage, of one length. Cut once, asserted once."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A turn as the trainer sees it. With P prompt ids and T answer ids:
+
+    `ids` int64 (P + T,); `prompt_length` P ≥ 1; `rollout` float32 (T,), log-probabilities of the answer's
+    tokens as recorded at `temperature`, NaN where the engine gave none; `advantage` of every answer token.
+    Raises ValueError where the lengths do not fit: nothing is ever cut to the shorter one.
+    """
+
+    turn_id: UUID
+    ids: npt.NDArray[np.int64]
+    prompt_length: int
+    rollout: npt.NDArray[np.float32]
+    temperature: float
+    advantage: float
+    reward: float
+    staleness: int
+    cut_short: bool  # the answer ended at its token limit
+
+    def __post_init__(self) -> None:
+        if self.prompt_length < 1:
+            raise ValueError(f"turn {self.turn_id}: an answer's first token needs a prompt before it")
+        if len(self.ids) - self.prompt_length != len(self.rollout):
+            raise ValueError(
+                f"turn {self.turn_id}: {len(self.ids) - self.prompt_length} answer ids, "
+                f"{len(self.rollout)} log-probabilities"
+            )
+        if not self.temperature > 0:
+            raise ValueError(f"turn {self.turn_id}: temperature {self.temperature} is not above 0")
+
+    @property
+    def scored(self) -> int:
+        """Answer tokens, which are all scored (T)."""
+        return len(self.rollout)
+
+
+def from_turn(row: Any) -> Sample:
+    """A sample from a row of `store.batches.members`; `response_logprobs` NULL means none was recorded."""
+    answer = np.asarray(row.response_ids, dtype=np.int64)
+    prompt = np.asarray(row.prompt_ids, dtype=np.int64)
+    recorded = row.response_logprobs
+    return Sample(
+        turn_id=row.turn_id,
+        ids=np.concatenate([prompt, answer]),
+        prompt_length=len(prompt),
+        rollout=np.full(len(answer), np.nan, np.float32)
+        if recorded is None
+        else np.asarray(recorded, np.float32),
+        temperature=row.temperature,
+        advantage=row.advantage,
+        reward=row.reward,
+        staleness=row.staleness,
+        cut_short=row.finish_reason == "length",
+    )
+
+
+def pack(lengths: list[int], budget: int, waste: float = 0.1) -> list[list[int]]:
+    """Cuts sequences into micro-batches: lists of positions, sorted by length, shortest first.
+
+    A micro-batch takes at most `budget` tokens including padding (a longer sequence goes alone), and at most
+    a share `waste` of it is padding: padding to the longest is slower than one sequence at a time.
+    """
+    packs: list[list[int]] = []
+    for position in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        longest = lengths[position]
+        if packs:
+            padded = longest * (len(packs[-1]) + 1)
+            full = longest + sum(lengths[i] for i in packs[-1])
+            if padded <= budget and padded - full <= waste * padded:
+                packs[-1].append(position)
+                continue
+        packs.append([position])
+    return packs

@@ -1,0 +1,102 @@
+"""Starts a verb: logging, signals, the reporting thread, and the loop or one stage of it."""
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from learner.board import Board
+from learner.loop import Loop
+from learner.parts import RealParts
+from learner.stop import Stop, SystemClock
+from learner.trouble import NO_POSTGRES, diagnose, first_line
+from store.config_model import Config
+from store.versions import RefusedVersionError, UnknownVersionError
+
+log = logging.getLogger("dukou.learner")
+
+#: The name that each verb reports under in `processes`, and what the process does there.
+ROLES: dict[str, tuple[str, dict[str, bool]]] = {
+    "run": ("learner", {"scores": True, "trains": True}),
+    "score": ("scorer", {"scores": True, "trains": False}),
+    "batch": ("batcher", {"scores": False, "trains": False}),
+    "train": ("trainer", {"scores": False, "trains": True}),
+    "publish": ("publisher", {"scores": False, "trains": False}),
+}
+
+
+def start(config: Config, verb: str, *, once: bool) -> int:
+    """Runs the verb until it is told to stop, or once. Returns the exit status: 1 where one round failed."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    name, role = ROLES[verb]
+    parts, stop, clock, board = RealParts(config), Stop(), SystemClock(), Board(name, **role)
+    loop = Loop(parts, stop, clock, board, config.batch.stall_warn_interval)
+    with stop.listen(), board.beating(clock, parts.beat):
+        status = run_once(loop, verb) if once else run(loop, verb)
+    parts.close()
+    _leave(status)
+    return status
+
+
+def move_live(config: Config, version: int) -> int:
+    """Moves the live pointer to a version, forward or back (rollback). Returns the exit status."""
+    parts = RealParts(config)
+    try:
+        parts.connect()
+        parts.make_live(version)
+    except (*NO_POSTGRES, UnknownVersionError, RefusedVersionError) as error:
+        print(first_line(error), file=sys.stderr)
+        return 1
+    finally:
+        parts.close()
+    print(f"version {version} is live: the gateway's reconciler brings the engines to it")
+    return 0
+
+
+def run(loop: Loop, verb: str) -> int:
+    if verb == "run":
+        loop.run()
+    else:
+        stage, failed = stages(loop)[verb]
+        loop.forever(stage, failed, loop.stop.event)
+    log.info("stopped")
+    return 0
+
+
+def run_once(loop: Loop, verb: str) -> int:
+    """One round of each stage of the verb; a fault ends it."""
+    order = ("score", "learn") if verb == "run" else (verb,)
+    try:
+        for name in order:
+            stages(loop)[name][0]()
+    except Exception as error:
+        return _give_up(error, verb)
+    return 0
+
+
+def _give_up(error: Exception, verb: str) -> int:
+    what, because = diagnose(error, verb)
+    log.error("waiting for %s because %s", what, because, exc_info=error if what == verb else None)
+    return 1
+
+
+def stages(loop: Loop) -> dict[str, tuple[Callable[[], float], Callable[[Exception], None]]]:
+    """Each stage with what is done when it raises."""
+    return {
+        "learn": (loop.learn, loop.failed),
+        "score": (loop.score, loop.scoring_failed),
+        "batch": (loop.batch, loop.failed),
+        "train": (loop.train_closed, loop.failed),
+        "publish": (loop.publish_asked, loop.failed),
+    }
+
+
+def _leave(status: int) -> None:
+    """Ends the process at once where a judge's call still runs in a thread: its lease gives the turn back.
+
+    The interpreter would wait for that thread, for as long as the judge takes.
+    """
+    if any(thread.name == "score" and thread.is_alive() for thread in threading.enumerate()):
+        logging.shutdown()
+        os._exit(status)
