@@ -23,12 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = _config(asked)
     if asked.verb == "drain":
-        from gateway import drain
+        from gateway.drain import process as drain
 
         drain.main(config)
         return 0
     if asked.verb == "reconcile":
-        from gateway import reconciler
+        from gateway.reconcile import reconciler
 
         reconciler.main(config)
         return 0
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 2
     if asked.verb == "serve":
-        from gateway import serve
+        from gateway.relay import serve
 
         return serve.run(config, asked.fd)
     from gateway import supervise

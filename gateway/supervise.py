@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway import serve
+from gateway.relay import serve
 from store.config_model import Config
 
 logger = logging.getLogger(__name__)

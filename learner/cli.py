@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if arguments.verb == "status":
-        from learner.status import show
+        from learner.status.read import show
 
         return show(config, as_json=arguments.json, watch=arguments.watch)
     from learner.start import move_live, start

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from learner.board import Board
 from learner.say import Say, Waiting
-from learner.sentence import explain, from_inside
+from learner.status.sentence import explain, from_inside
 from learner.stop import Abandoned, Clock, Stop
 from learner.trouble import backoff, diagnose
 
 if TYPE_CHECKING:
-    from learner.collect import Waiting as Short
+    from learner.batch.collect import Waiting as Short
     from learner.parts import Parts
 
 log = logging.getLogger("dukou.learner")

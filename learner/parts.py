@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Engine
 
-from learner.collect import Closed, Waiting, close_batch
-from learner.publish import make_live, newest_unpublished
-from learner.sentence import Facts
-from learner.status import settings_of
+from learner.batch.collect import Closed, Waiting, close_batch
+from learner.status.read import settings_of
+from learner.status.sentence import Facts
+from learner.train.publish import make_live, newest_unpublished
 from store import database, processes
 from store.config_model import Config
 from store.funnel import Beat, snapshot
 from store.stages import REASONS
 
 if TYPE_CHECKING:
-    from learner.score import Scorer, ScoreReport
-    from learner.trainer import StepReport, Trainer
+    from learner.score.scorer import Scorer, ScoreReport
+    from learner.train.trainer import StepReport, Trainer
 
 #: The metrics that a step's log line shows; `steps.metrics` has all.
 SHOWN = ("reward/mean", "loss", "kl/mean", "optim/grad_norm")
@@ -110,7 +110,7 @@ class RealParts:
 
     def score(self) -> "ScoreReport":
         if self._scorer is None:
-            from learner.score import Scorer
+            from learner.score.scorer import Scorer
 
             self._scorer = Scorer(self.engine, self.config)
         return self._scorer.run_once(SCORED_AT_ONCE)
@@ -118,7 +118,7 @@ class RealParts:
     def recover(self) -> None:
         """Adopts what a learner that died left behind; nothing where that is done, or nothing is trained."""
         if self._trainer is None and not self.dry_run:
-            from learner.trainer import Trainer
+            from learner.train.trainer import Trainer
 
             trainer = Trainer(self.engine, self.config)
             trainer.recover()

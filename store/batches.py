@@ -73,7 +73,7 @@ def take_scored(
 ) -> Sequence[AnyRow]:
     """Locks up to `limit` scored turns, oldest first, those that others hold and `besides` left out.
 
-    Columns: what `learner.batch.Candidate` needs; `reward` is the latest score that is not NULL.
+    Columns: what `learner.batch.compose.Candidate` needs; `reward` is the latest score that is not NULL.
     """
     lowest, highest = _id_range(turns.c.prompt_ids, turns.c.response_ids)
     reward = (

@@ -143,7 +143,7 @@ class Judge(Section):
     max_tokens: Positive = Field(1024, description="output tokens of one vote")
     timeout_sec: Seconds = Field(60, description="seconds for one call")
     concurrency: Positive = Field(8, description="calls in flight")
-    rubric: str = Field("default@1", min_length=1, description="file under learner/rubrics")
+    rubric: str = Field("default@1", min_length=1, description="file under learner/score/rubrics")
 
     @field_validator("quorum")
     @classmethod

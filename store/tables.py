@@ -71,7 +71,7 @@ versions = Table(
     Column("batch_id", BigInteger),  # the batch whose step made it; NULL for 0
     Column("path", Text, nullable=False),  # what an engine loads: a model folder or an adapter folder
     Column("form", Text, nullable=False),  # full | adapter
-    Column("probe", Json),  # fixed prompts with the trainer's log-probabilities (learner/probe.py)
+    Column("probe", Json),  # fixed prompts with the trainer's log-probabilities (learner/train/probe.py)
     Column("status", Text, nullable=False),  # written | live | retired | refused
     Column("reason", Text),  # why it was refused or retired
     _now("created_at"),

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from local.demo import report, users, wish
 from local.demo.perplexity import under_base
-from local.engine import model_path
+from local.engine.start import model_path
 from local.stack import Stack
 from store import database, embedded
 from store.config import load_config
@@ -40,7 +40,7 @@ def say(line: str) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--steps", type=int, default=12, help="optimizer steps to make (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=18, help="optimizer steps to make (default %(default)s)")
     parser.add_argument("--users", type=int, default=8, help="users who talk at once (default %(default)s)")
     parser.add_argument(
         "--seconds", type=int, default=660, help="longest time for the talk (default %(default)s)"

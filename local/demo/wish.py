@@ -1,7 +1,7 @@
 """The demo's scripted user: what it wishes for, how it asks, and how it says in plain words what it thinks.
 
 The wish: a reply speaks to the reader, names the topic and does not repeat itself. SmolLM2-135M meets it
-in one reply of five or so, sampled at T = 1: often enough for a signal, seldom enough to leave room.
+in one reply of four or so, sampled at T = 1: often enough for a signal, seldom enough to leave room.
 """
 
 import itertools
@@ -20,11 +20,12 @@ TRAINED, HELD_OUT = TOPICS[::2], TOPICS[1::2]
 
 QUESTIONS = (
     "Explain {topic} to me.",
-    "What are {topic}?",
-    "Tell me about {topic}.",
-    "Can you describe {topic}?",
+    "What can I do with {topic}?",
+    "How would you explain {topic} to me?",
+    "How can I enjoy {topic}?",
+    "Talk to me about {topic}.",
 )
-HELD_OUT_QUESTIONS = ("Explain {topic} to me.", "What should I know about {topic}?")
+HELD_OUT_QUESTIONS = ("What should I know about {topic}?", "Can you describe {topic} for me?")
 
 PRAISE = (
     "Thank you, that is how I like it.",

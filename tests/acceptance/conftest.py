@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from local import engine_install, engine_models
-from local.engine import say, start, stop
-from local.engine_models import TINY_MODEL
+from local.engine import install as engine_install
+from local.engine import models as engine_models
+from local.engine.__main__ import say
+from local.engine.models import TINY_MODEL
+from local.engine.start import start, stop
 from store.config_model import Config
 from store.paths import StatePaths
 

@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 from sqlalchemy import Engine, select
 from transformers import AutoModelForCausalLM
 
-from gateway.books import Books
-from gateway.checkpoint import MARKER
-from gateway.control import Control, ControlError, Health
-from gateway.reconcile import Route
-from gateway.reconciler import Reconciler
+from gateway.reconcile.books import Books
+from gateway.reconcile.checkpoint import MARKER
+from gateway.reconcile.control import Control, ControlError, Health
+from gateway.reconcile.decide import Route
+from gateway.reconcile.reconciler import Reconciler
 from store import policies, versions
 from store.tables import publications
 from store.versions import NewVersion

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Engine, select
 
-from gateway.drainer import Drainer
+from gateway.drain.drainer import Drainer
 from gateway.spool.reader import SpoolReader
 from store.config_model import Config, Session
 from store.tables import turn_states, turns

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from gateway import serve
+from gateway.relay import serve
 from gateway.spool.format import Kind, Record, decode
 from store.config_model import Config, Engine, Gateway
 

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.checkpoint import MARKER
-from gateway.tensors import Tensor
+from gateway.reconcile.checkpoint import MARKER
+from gateway.reconcile.tensors import Tensor
 
 BASE = {
     "model.embed_tokens.weight": Tensor("BF16", (16, 4)),

@@ -9,9 +9,9 @@ import orjson
 from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import OperationalError
 
-from gateway.books import Books
-from gateway.control import Control
-from gateway.reconciler import Reconciler
+from gateway.reconcile.books import Books
+from gateway.reconcile.control import Control
+from gateway.reconcile.reconciler import Reconciler
 from store import versions
 from store.config_model import Config
 from store.tables import policies, publications

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from learner.collect import Closed, Waiting, close_batch
+from learner.batch.collect import Closed, Waiting, close_batch
 from store import versions
 from store.versions import NewVersion
 from tests.fakes.training import NOW, config, fill, make_policy, rows

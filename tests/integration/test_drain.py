@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 
-from gateway import drain
+from gateway.drain import process as drain
 from gateway.spool.format import Kind, encode
 from gateway.spool.reader import SpoolReader, only_drainer
 from store.database import UnreachableError

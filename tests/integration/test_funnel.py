@@ -5,9 +5,9 @@ import uuid
 import pytest
 from sqlalchemy import insert, text
 
-from learner.funnel import funnel
-from learner.sentence import Facts, explain
-from learner.status import read_from
+from learner.status.funnel import funnel
+from learner.status.read import read_from
+from learner.status.sentence import Facts, explain
 from store import database, processes
 from store.funnel import RECENT, UNDRAINED, Count, OpenBatch, snapshot, totals
 from store.policies import get_or_create

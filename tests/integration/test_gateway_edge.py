@@ -242,7 +242,7 @@ async def test_a_fault_of_the_gateway_is_an_enveloped_500_and_is_recorded(
     def broken(*_: object) -> None:
         raise RuntimeError("inner words")
 
-    monkeypatch.setattr("gateway.capture.check", broken)
+    monkeypatch.setattr("gateway.relay.capture.check", broken)
     async with FakeUpstream(OK) as engine, running(config_for(tmp_path, engine.url)) as gw:
         got = await gw.client.post(CHAT, json=ASK)
         _, reply = await gw.turn()

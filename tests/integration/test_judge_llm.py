@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from learner.channel import quiet_litellm
-from learner.judge import choose_judge
-from learner.judge_llm import LLMJudge
-from learner.next_state import Case
-from learner.parallel import in_parallel
-from learner.score import Scorer
+from learner.score.channel import quiet_litellm
+from learner.score.judge import choose_judge
+from learner.score.judge_llm import LLMJudge
+from learner.score.next_state import Case
+from learner.score.parallel import in_parallel
+from learner.score.scorer import Scorer
 from store import config_model
 from store.config_model import Config
 from store.stages import Stage

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 
-from learner.judge import Ballot, RulesJudge
-from learner.score import MAX_ATTEMPTS, Scorer
+from learner.score.judge import Ballot, RulesJudge
+from learner.score.scorer import MAX_ATTEMPTS, Scorer
 from store import states
 from store.calls import Call
 from store.config_model import Config
@@ -158,7 +158,7 @@ def test_a_crash_between_the_votes_and_the_score_costs_no_vote(db, monkeypatch):
     add_pair(db, 0)
     judge = Scripted(lambda n: -1)
     with monkeypatch.context() as patch:
-        patch.setattr("learner.score.decide", lambda votes, quorum: 1 / 0)
+        patch.setattr("learner.score.scorer.decide", lambda votes, quorum: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Scorer(db, CONFIG, judge).run_once(1)
     pass_time(db)

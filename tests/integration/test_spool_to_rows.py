@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from gateway import ending
-from gateway.client import Inbound
-from gateway.identity import identify, new_turn_id
+from gateway.relay import ending
+from gateway.relay.client import Inbound
+from gateway.relay.identity import identify, new_turn_id
 from gateway.spool.writer import SpoolWriter
 from store.config_model import Spool
 from tests.fakes.ferry import START, Ferry
@@ -78,7 +78,7 @@ _DRAIN = """
 import sys
 from pathlib import Path
 from store.config_model import Config, Database
-from gateway.drain import main
+from gateway.drain.process import main
 main(Config(state_dir=Path(sys.argv[1]), database=Database(url=sys.argv[2])))
 """
 

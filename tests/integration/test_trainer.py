@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from sqlalchemy import text
 from transformers import AutoModelForCausalLM
 
-from learner import checkpoint, export, folder, model, objective
-from learner.collect import Closed, close_batch
-from learner.ledger import Ledger, TrainerBusyError
-from learner.publish import make_live, newest_unpublished
-from learner.trainer import Trainer
+from learner.batch.collect import Closed, close_batch
+from learner.train import checkpoint, export, folder, model, objective
+from learner.train.ledger import Ledger, TrainerBusyError
+from learner.train.publish import make_live, newest_unpublished
+from learner.train.trainer import Trainer
 from store import leases, versions
 from tests.fakes.training import NOW, config, fill, make_policy, rows
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from learner import advantage
+from learner.batch import advantage
 
 
 @pytest.mark.parametrize("rewards", [[0.6] * 6, [0.3] * 7, [1.0] * 4, [0.0] * 4])

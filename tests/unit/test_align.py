@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gateway.align import align
-from gateway.answer import Answer
+from gateway.fold.align import align
+from gateway.fold.answer import Answer
 
 
 def answer(ids, logprobs):

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.assemble import assemble, choice_id
+from gateway.drain.assemble import assemble, choice_id
 from gateway.spool.format import Kind, Record
 from store.stages import REASONS
 from tests.fakes.spooled import (

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from learner.baseline import Observation, centre, session_key, task_class
+from learner.batch.baseline import Observation, centre, session_key, task_class
 
 SETTINGS = {"half_life": 3.0, "deviation_floor": 0.2}
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from learner.batch import RULES, Candidate, Limits, assemble, staleness, why_dropped
+from learner.batch.compose import RULES, Candidate, Limits, assemble, staleness, why_dropped
 from store.config_model import Advantage
 from store.stages import REASONS
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.canonical import DIGEST_BYTES, canonical, chain, extend, root, text
+from gateway.lineage.canonical import DIGEST_BYTES, canonical, chain, extend, root, text
 from tests.fakes.spooled import assistant, system, user
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1, "b": [1.0]}'}}

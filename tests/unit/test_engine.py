@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from local.engine_log import why_dead
-from local.engine_start import arguments, environment, model_path
+from local.engine.log import why_dead
+from local.engine.start import arguments, environment, model_path
 from store.config_model import Config
 
 

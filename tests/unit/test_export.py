@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from learner import export, folder, model, prune
-from learner.weights import FullWeights, LoraWeights
+from learner.train import export, folder, model, prune
+from learner.train.weights import FullWeights, LoraWeights
 from store.config_model import Trainer
 from tests.fakes.tiny_llama import save
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gateway.capture import CHAT, COMPLETIONS, Route, check, parse, prepare, with_system_role
-from gateway.errors import BadRequestError
+from gateway.relay.capture import CHAT, COMPLETIONS, Route, check, parse, prepare, with_system_role
+from gateway.relay.errors import BadRequestError
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TURN = "0" * 32

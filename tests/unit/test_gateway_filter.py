@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.capture import cuts_of
-from gateway.filter import Cuts, StreamFilter, filter_body, null_logprobs, remove_keys
+from gateway.relay.capture import cuts_of
+from gateway.relay.filter import Cuts, StreamFilter, filter_body, null_logprobs, remove_keys
 from tests.fakes.upstream import DONE, chunk, event
 
 STREAM_CUTS = cuts_of(

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from gateway.identity import identify, new_turn_id, recorded_headers, split_path
+from gateway.relay.identity import identify, new_turn_id, recorded_headers, split_path
 
 CASES = [
     ("p", {"x-session-id": "h"}, {"session_id": "b"}, ("p", "path")),

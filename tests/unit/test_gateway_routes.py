@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import NoEngineError
-from gateway.routes import Engine, Router, choose
+from gateway.relay.errors import NoEngineError
+from gateway.relay.routes import Engine, Router, choose
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +73,7 @@ async def test_a_held_request_goes_on_when_an_engine_is_ready(
     async def sleep(_: float) -> None:
         write(path, {"url": "http://a", "state": "ready"})
 
-    monkeypatch.setattr("gateway.routes.asyncio.sleep", sleep)
+    monkeypatch.setattr("gateway.relay.routes.asyncio.sleep", sleep)
     router = Router(path, [], clock=Clock())
     assert (await router.take(None, frozenset())).state == "ready"
 

@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from learner.channel import misconfigured
-from learner.judge import RulesJudge, choose_judge, is_own_endpoint
-from learner.judge_llm import LLMJudge
+from learner.score.channel import misconfigured
+from learner.score.judge import RulesJudge, choose_judge, is_own_endpoint
+from learner.score.judge_llm import LLMJudge
 from store.config_model import Config
 
 
@@ -69,7 +69,9 @@ def test_the_policys_own_endpoint_is_recognised(base, own):
 
 
 def test_choosing_needs_no_heavy_import():
-    code = "import sys, learner.score; sys.exit(bool({'litellm', 'openai', 'torch'} & set(sys.modules)))"
+    code = (
+        "import sys, learner.score.scorer; sys.exit(bool({'litellm', 'openai', 'torch'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.kinds import CHAT, kind_of
+from gateway.lineage.kinds import CHAT, kind_of
 from tests.fakes.spooled import assistant, system, user
 
 TITLE = (

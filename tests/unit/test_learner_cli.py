@@ -25,7 +25,7 @@ def test_help_loads_nothing_heavy(arguments):
 
 
 def test_status_loads_no_training():
-    code = "import json, sys, learner.status; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, learner.status.read; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "litellm"} & set(json.loads(done.stdout))
 

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from learner.remedies import REMEDIES
-from learner.sentence import Facts, explain, from_inside, sentence
+from learner.status.remedies import REMEDIES
+from learner.status.sentence import Facts, explain, from_inside, sentence
 from store.funnel import GONE_AFTER, STOPPED, Beat, Count, OpenBatch
 from store.stages import REASONS, Stage
 from tests.fakes.facts import DRAINER, ENGINE, LEARNER, QUIET, RECONCILER, SETTINGS, URL

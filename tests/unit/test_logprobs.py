@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner import logprobs, model
-from learner.sample import Sample
+from learner.train import logprobs, model
+from learner.train.sample import Sample
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from learner import lora, model
-from learner.weights import FullWeights, LoraWeights
+from learner.train import lora, model
+from learner.train.weights import FullWeights, LoraWeights
 from store.config_model import Trainer
 from tests.fakes.tiny_llama import save
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from learner import loss
+from learner.train import loss
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from learner import advantage, loss
+from learner.batch import advantage
+from learner.train import loss
 
 LENGTHS = [7, 5, 3, 6, 7, 2, 4, 1]
 REWARDS = np.array([1.0, -1, 0, 1, 1, 1, 1, -1])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from learner import loss, model, objective, weights
-from learner.sample import Sample
+from learner.train import loss, model, objective, weights
+from learner.train.sample import Sample
 from store.config_model import Loss, Trainer
 from tests.fakes.tiny_llama import VOCABULARY, save
 

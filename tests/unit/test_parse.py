@@ -1,6 +1,6 @@
 import pytest
 
-from learner.parse import Parsed, parse
+from learner.score.parse import Parsed, parse
 from store.votes import ABSTAINED, OK
 
 UNREADABLE = Parsed("unparsable")

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.control import Health
-from gateway.reconcile import (
+from gateway.reconcile.control import Health
+from gateway.reconcile.decide import (
     MAX_TRIES,
     SILENCE,
     Act,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.checkpoint import MARKER, BadCheckpointError, adapter_problem, check, full_problem
-from gateway.probe import BadProbeError, Prompt, compare, parse, vocabulary
-from gateway.tensors import Tensor, UnreadableTensorsError, read_file, read_folder
+from gateway.reconcile.checkpoint import MARKER, BadCheckpointError, adapter_problem, check, full_problem
+from gateway.reconcile.probe import BadProbeError, Prompt, compare, parse, vocabulary
+from gateway.reconcile.tensors import Tensor, UnreadableTensorsError, read_file, read_folder
 from tests.fakes.models import BASE, write_model, write_tensors
 
 EMBED = "model.embed_tokens.weight"

@@ -1,9 +1,9 @@
 import pytest
 
-from learner.judge_llm import prompt
-from learner.next_state import Case
-from learner.render import cut, fence, neutralise, render, suspects_injection
-from learner.rubric import load
+from learner.score.judge_llm import prompt
+from learner.score.next_state import Case
+from learner.score.render import cut, fence, neutralise, render, suspects_injection
+from learner.score.rubric import load
 
 
 def case(answer="Paris.", then="thanks", request="Capital of France?", calls=(), reasoning=None, role="user"):

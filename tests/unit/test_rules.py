@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from learner.next_state import Case
-from learner.rules import verdict
-from learner.tool_results import is_error
+from learner.score.next_state import Case
+from learner.score.rules import verdict
+from learner.score.tool_results import is_error
 
 LABELLED = Path(__file__).parents[1] / "data" / "next_states.jsonl"
 

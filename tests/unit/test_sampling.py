@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.sampling import classify, parameters, temperature
+from gateway.drain.sampling import classify, parameters, temperature
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 STRICT = {"type": "function", "function": {"name": "f", "strict": True}}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.sse import Event, Parser
+from gateway.fold.sse import Event, Parser
 
 STREAM = (
     b"\xef\xbb\xbf: hello\n\n"

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.tool_calls import ToolCalls
+from gateway.fold.tool_calls import ToolCalls
 
 
 def fold(*deltas):

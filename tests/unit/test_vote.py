@@ -1,6 +1,6 @@
 import pytest
 
-from learner.vote import decide
+from learner.score.vote import decide
 from store.scores import Score
 from store.votes import Vote
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select
 
-from gateway.routes_file import remember
+from gateway.reconcile.routes_file import remember
 from store.tables import processes
 from tests.fakes.sglang import FakeSGLang
 
 RUN = """
 import json, sys
-from gateway.reconciler import main
+from gateway.reconcile.reconciler import main
 from store.config_model import Config
 main(Config.model_validate(json.loads(sys.argv[1])))
 """

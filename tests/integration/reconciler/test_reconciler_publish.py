@@ -7,7 +7,7 @@ import orjson
 import pytest
 from sqlalchemy import Engine
 
-from gateway.reconcile import MAX_TRIES
+from gateway.reconcile.decide import MAX_TRIES
 from store import engines
 from tests.fakes.models import BASE, write_model
 from tests.fakes.sglang import FakeSGLang, fake_sglang

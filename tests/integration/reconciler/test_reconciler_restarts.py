@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from gateway.books import Books
-from gateway.control import Control
-from gateway.reconciler import Reconciler
+from gateway.reconcile.books import Books
+from gateway.reconcile.control import Control
+from gateway.reconcile.reconciler import Reconciler
 from store.config_model import Config
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.world import World

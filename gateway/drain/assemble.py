@@ -1,0 +1,264 @@
+"""Makes a turn out of its two spool records. Pure: lineage, which needs the past, comes after."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from gateway.drain import sampling, trainable
+from gateway.fold import align, lenient, stated
+from gateway.fold.answer import Answer, Reply
+from gateway.fold.readable import Marker
+from gateway.fold.reply import fold
+from gateway.lineage import canonical, kinds
+from gateway.lineage.decide import Asked, Prefix
+from gateway.spool.format import Record
+from store.turns import Recorded
+
+_OPENINGS = 3  # messages at the beginning of a request among which a summary may stand
+_IDS = ("idempotency-key", "x-client-request-id", "x-request-id")
+_EXCERPT = 500  # characters of a refusal's body that the row's error repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A client request before lineage: a row a choice, all of one place."""
+
+    asked: Asked
+    rows: tuple[Recorded, ...]
+    message_count: int
+    session_done: bool  # the client says that this was the session's last turn
+
+    @property
+    def size(self) -> int:
+        """Bytes that it roughly keeps in memory."""
+        return sum(3 * len(row.request_body) + 2 * len(row.response_text or "") for row in self.rows) + 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The request record, read."""
+
+    meta: Mapping[str, Any]
+    headers: Mapping[str, str]
+    raw: bytes
+    body: Mapping[str, Any]  # empty where the bytes are no JSON object
+    messages: Sequence[Any]
+    endpoint: str
+    digests: Sequence[bytes]  # the chain over the messages
+
+
+def assemble(request: Record, reply: Record | None, policy_id: int | None) -> Draft:
+    """The turn of a request and its reply; `reply` is None where the relay died before it.
+
+    Raises:
+        KeyError, ValueError: the request's meta lacks what every record has.
+    """
+    read = _read(request)
+    kind, kind_reason = kinds.kind_of(read.endpoint, read.meta.get("turn_type"), read.body, read.messages)
+    folded = fold(reply.body) if reply is not None else Reply()
+    answers: Sequence[Answer | None] = folded.answers or (None,)
+    reply_meta: Mapping[str, Any] = reply.meta if reply is not None else {}
+    rows = tuple(
+        _row(read, (kind, kind_reason), reply_meta, folded, answer, position, policy_id)
+        for position, answer in enumerate(answers)
+    )
+    if reply is not None and not folded.answers and folded.error is None:
+        rows = tuple(_with_excerpt(row, reply.body) for row in rows)
+    return Draft(_asked(read, kind), rows, len(read.messages), bool(read.meta.get("session_done")))
+
+
+def _read(request: Record) -> _Request:
+    meta = request.meta
+    try:
+        body = lenient.loads_exact(request.body)
+    except ValueError:
+        body = None
+    body = body if isinstance(body, dict) else {}
+    endpoint = _endpoint(str(meta["path"]))
+    messages = body.get("messages") if endpoint == kinds.CHAT else None
+    messages = messages if isinstance(messages, list) else []
+    start = canonical.root(str(meta["tenant"]), meta.get("key_id"))
+    headers = {str(name).lower(): str(value) for name, value in (meta.get("headers") or {}).items()}
+    return _Request(meta, headers, request.body, body, messages, endpoint, canonical.chain(start, messages))
+
+
+def _asked(read: _Request, kind: str) -> Asked:
+    meta, session = read.meta, read.meta.get("session")
+    count = read.headers.get("x-stainless-retry-count", "0")
+    return Asked(
+        id=UUID(meta["id"]),
+        tenant=str(meta["tenant"]),
+        key_id=meta.get("key_id"),
+        user_name=_user(read.body),
+        started_at=_moment(meta["at_ns"]),
+        kind=kind,
+        session=(str(session["id"]), str(session["source"])) if session else None,
+        parent_id=UUID(meta["parent"]) if meta.get("parent") else None,
+        prefixes=_prefixes(read),
+        prompt_hash=read.digests[-1] if read.digests else None,
+        attempt=int(count) if count.isascii() and count.isdigit() else 0,
+        idempotency_key=read.headers.get("idempotency-key"),
+        openings=tuple(canonical.text(message) for message in _objects(read.messages[:_OPENINGS])),
+    )
+
+
+def _prefixes(read: _Request) -> tuple[Prefix, ...]:
+    """The beginnings that an earlier turn may have ended with, longest first."""
+    start = canonical.root(str(read.meta["tenant"]), read.meta.get("key_id"))
+    before = [start, *read.digests]
+    return tuple(
+        Prefix(index + 1, read.digests[index], before[index], canonical.text(message))
+        for index, message in reversed(list(enumerate(read.messages)))
+        if isinstance(message, dict) and message.get("role") == "assistant"
+    )
+
+
+def _row(
+    read: _Request,
+    kind: tuple[str, str | None],
+    reply_meta: Mapping[str, Any],
+    reply: Reply,
+    answer: Answer | None,
+    position: int,
+    policy_id: int | None,
+) -> Recorded:
+    meta, mark = read.meta, Marker()
+    outcome = str(reply_meta.get("outcome", "interrupted"))
+    status, error = trainable.status(outcome, read.endpoint, reply, answer)
+    usage = reply.usage if position == 0 else None  # the sum over all choices: counted once
+    alone = usage.get("completion_tokens") if usage is not None and len(reply.answers) == 1 else None
+    capture = align.align(answer, alone if isinstance(alone, int) else None) if answer is not None else None
+    version = _version(answer, reply_meta)
+    is_chat = read.endpoint == kinds.CHAT and bool(read.body)
+    sampling_class = sampling.classify(read.body) if is_chat else None
+    request_id = UUID(meta["id"])
+    prompt_hash = read.digests[-1] if read.digests else None
+    prompt_ids = answer.prompt_ids if answer is not None else None
+    return Recorded(
+        id=choice_id(request_id, position),
+        request_id=request_id,
+        choice_index=answer.index if answer is not None else 0,
+        tenant=str(meta["tenant"]),
+        key_id=meta.get("key_id"),
+        user_name=mark.text(_user(read.body)),
+        policy_id=policy_id if read.endpoint == kinds.CHAT else None,
+        policy_version_min=version[0] if version is not None else None,
+        policy_version_max=version[1] if version is not None else None,
+        kind=kind[0],
+        kind_reason=kind[1],
+        endpoint=read.endpoint,
+        stream=bool(meta.get("stream")),
+        model=mark.text(_text(read.body.get("model"))),
+        engine=reply_meta.get("engine") or meta.get("engine"),
+        status=status,
+        error=mark.text(_text(reply_meta.get("error")) or error),
+        http_status=reply_meta.get("http_status"),
+        request_body=read.raw,
+        messages=mark.json(read.body.get("messages")),
+        tools=mark.json(read.body.get("tools")),
+        sampling=mark.json(sampling.parameters(read.body)) if read.body else None,
+        response_text=mark.text(_said(answer)),
+        reasoning_text=mark.text(answer.reasoning) if answer is not None else None,
+        tool_calls=mark.json(answer.tool_calls) if answer is not None and answer.tool_calls else None,
+        finish_reason=mark.text(answer.finish_reason) if answer is not None else None,
+        matched_stop=mark.text(_text(answer.matched_stop)) if answer is not None else None,
+        usage=mark.json(usage),
+        prompt_ids=np.array(prompt_ids, dtype=np.int32) if prompt_ids is not None else None,
+        response_ids=capture.response_ids if capture is not None else None,
+        response_logprobs=capture.logprobs if capture is not None else None,
+        capture=capture.kind if capture is not None else "none",
+        sampling_class=sampling_class,
+        temperature=sampling.temperature(read.body) if is_chat else None,
+        untrainable_reason=trainable.untrainable_reason(
+            endpoint=read.endpoint,
+            kind=kind[0],
+            body=read.body,
+            status=status,
+            capture=capture,
+            has_prompt_ids=prompt_ids is not None,
+            version=version,
+            sampling_class=sampling_class,
+        ),
+        text_altered=mark.altered,
+        history_hash=_history(prompt_hash, answer),
+        prompt_hash=prompt_hash,
+        client_request_id=mark.text(
+            next((read.headers[name] for name in _IDS if name in read.headers), None)
+        ),
+        started_at=_moment(meta["at_ns"]),
+        first_token_at=_moment(reply_meta["first_byte_ns"]) if reply_meta.get("first_byte_ns") else None,
+        finished_at=_moment(reply_meta["finished_ns"]) if reply_meta.get("finished_ns") else None,
+    )
+
+
+def choice_id(request_id: UUID, position: int) -> UUID:
+    """The id of a choice's row: the request's own for the first, else derived; the same at every reading."""
+    if position == 0:
+        return request_id
+    random = hashlib.blake2b(request_id.bytes + position.to_bytes(4, "big"), digest_size=10).digest()
+    value = int.from_bytes(request_id.bytes[:6] + random, "big")
+    value = value & ~(0xF << 76) | 0x7 << 76  # version 7: it keeps the request's time
+    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+
+
+def _history(prompt_hash: bytes | None, answer: Answer | None) -> bytes | None:
+    if prompt_hash is None or answer is None:
+        return None
+    message = {"role": "assistant", "content": answer.text, "tool_calls": answer.tool_calls}
+    return canonical.extend(prompt_hash, message)
+
+
+def _version(answer: Answer | None, reply_meta: Mapping[str, Any]) -> tuple[int, int] | None:
+    """What adapter or reply say of themselves, else what the relay knew, else unknown: never 0."""
+    adapter = stated.adapter_version(str(reply_meta.get("adapter") or ""))
+    if adapter is not None:  # the engine's own label stays as it is when adapters change
+        return adapter
+    if answer is not None and answer.version is not None:
+        return answer.version
+    low, high = reply_meta.get("version_min"), reply_meta.get("version_max")
+    return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+
+
+def _said(answer: Answer | None) -> str | None:
+    if answer is None:
+        return None
+    return answer.text if answer.text or answer.refusal is None else answer.refusal
+
+
+def _with_excerpt(row: Recorded, body: bytes) -> Recorded:
+    """An error whose body is no error object (a proxy's page, say) is quoted."""
+    if row.status in ("ok", "client_disconnect") or row.error is not None or not body.strip():
+        return row
+    return replace(row, error=Marker().text(body[:_EXCERPT].decode("utf-8", "replace")))
+
+
+def _endpoint(path: str) -> str:
+    """The path without a session in front and without a query."""
+    bare = path.partition("?")[0]
+    if bare.startswith("/sessions/"):
+        bare = "/" + bare.split("/", 3)[3] if bare.count("/") >= 3 else bare
+    return bare
+
+
+def _user(body: Mapping[str, Any]) -> str | None:
+    return _text(body.get("user")) or _text(body.get("safety_identifier"))
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) and value else None
+
+
+def _objects(messages: Sequence[Any]) -> list[Mapping[str, Any]]:
+    return [message for message in messages if isinstance(message, Mapping)]
+
+
+def _moment(nanoseconds: int) -> datetime:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=rest // 1000)

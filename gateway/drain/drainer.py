@@ -1,0 +1,195 @@
+"""One pass of the drainer: what is in the spool becomes rows.
+
+A pass reads on in the segments, makes turns of the requests that ended, places and writes them in one
+transaction, and only then moves the positions. Whatever fails in between is done again from the same place.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
+
+from gateway.drain.assemble import Draft, assemble
+from gateway.drain.record import Outcome, record
+from gateway.spool.reader import Pair, SpoolReader
+from store import policies, processes, sessions, turns
+from store.config_model import Config
+
+_log = logging.getLogger(__name__)
+
+BATCH_TURNS = 200
+BATCH_BYTES = 16 * 2**20  # of records; a larger one is a batch of its own
+SCAN_BYTES = 64 * 2**20  # read in one pass: only places are kept of it
+WAITING_BYTES = 16 * 2**20  # of drafts that wait for their parent
+PATIENCE = 2.0  # seconds that a turn waits for a parent that another worker or gateway is about to write
+BEAT = 2.0  # seconds
+SWEEP = 10.0  # seconds between looks for idle sessions
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A draft on its way, from the moment that its records were read."""
+
+    draft: Draft
+    pair: Pair
+    since: float
+
+
+@dataclass(slots=True)
+class Drainer:
+    """What lasts from pass to pass. `now` gives the seconds since 1970, and may be a test's own clock."""
+
+    config: Config
+    reader: SpoolReader
+    now: Callable[[], float] = time.time
+    _ready: list[Pair] = field(default_factory=list)
+    _waiting: dict[UUID, _Item] = field(default_factory=dict)
+    _policy_id: int | None = None
+    _beat_at: float = 0.0
+    _sweep_at: float = 0.0
+    _has_more: bool = False  # requests that ended, behind the present batch
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that could be read is settled, or waits for its parent."""
+        return not self._ready and self.reader.is_caught_up
+
+    def drain_once(self, database: Engine) -> int:
+        """One pass. Returns how many requests were settled.
+
+        Raises:
+            DBAPIError: Postgres is away, or not what it should be; the pass can be repeated.
+        """
+        if self._policy_id is None:
+            with database.begin() as connection:
+                self._policy_id = policies.default(connection, self.config).id
+        if not self._ready:
+            self._ready = self.reader.scan(self.now(), SCAN_BYTES)
+        batch = self._next_batch()
+        self._has_more = len(batch) < len(self._ready) or not self.reader.is_caught_up
+        items, settled = self._assemble(database, batch)
+        settled += self._write(database, [*self._waiting.values(), *items])
+        del self._ready[: len(batch)]
+        self.reader.settle(settled)
+        self._housekeep(database)
+        return len(settled)
+
+    def _next_batch(self) -> list[Pair]:
+        batch: list[Pair] = []
+        size = 0
+        for pair in self._ready[:BATCH_TURNS]:
+            size += pair.size
+            if batch and size > BATCH_BYTES:
+                break
+            batch.append(pair)
+        return batch
+
+    def _assemble(self, database: Engine, batch: Sequence[Pair]) -> tuple[list[_Item], list[str]]:
+        """The drafts of a batch, and the ids of those whose records make none: they are set aside."""
+        items: list[_Item] = []
+        aside: list[str] = []
+        for pair in batch:
+            try:
+                draft = assemble(*self.reader.load(pair), self._policy_id)
+            except Exception as error:  # whatever one record holds, it must not stop all others
+                self._put_aside(database, pair, error)
+                aside.append(pair.id)
+            else:
+                items.append(_Item(draft, pair, self.now()))
+        return items, aside
+
+    def _write(self, database: Engine, items: Sequence[_Item]) -> list[str]:
+        """Writes in one transaction; one by one where Postgres refuses a row. Returns the ids settled."""
+        if not items:
+            return []
+        try:
+            return self._note(items, self._record(database, items))
+        except (StatementError, ValueError) as error:
+            if not _is_refusal(error):
+                raise
+        settled: list[str] = []
+        for item in items:
+            try:
+                settled += self._note([item], self._record(database, [item]))
+            except (StatementError, ValueError) as error:
+                if not _is_refusal(error):
+                    raise
+                self._put_aside(database, item.pair, error)
+                self._waiting.pop(item.draft.asked.id, None)
+                settled.append(item.pair.id)
+        return settled
+
+    def _record(self, database: Engine, items: Iterable[_Item]) -> Outcome:
+        moment = datetime.fromtimestamp(self.now(), UTC)
+        drafts = [item.draft for item in items]
+        with database.begin() as connection:
+            return record(
+                connection, drafts, self._may_wait, max_turns=self.config.session.max_turns, now=moment
+            )
+
+    def _note(self, items: Iterable[_Item], outcome: Outcome) -> list[str]:
+        """After the commit: who waits on, and who is settled."""
+        late = {draft.asked.id for draft in outcome.waiting}
+        settled: list[str] = []
+        for item in items:
+            turn_id = item.draft.asked.id
+            if turn_id in late:
+                self._waiting.setdefault(turn_id, item)
+            else:
+                self._waiting.pop(turn_id, None)
+                settled.append(item.pair.id)
+        return settled
+
+    def _may_wait(self, draft: Draft) -> bool:
+        known = self._waiting.get(draft.asked.id)
+        if known is None:
+            return sum(item.draft.size for item in self._waiting.values()) < WAITING_BYTES
+        # A parent may also stand further on in a backlog, however old it is.
+        return self.now() - known.since < PATIENCE or self._has_more
+
+    def _put_aside(self, database: Engine, pair: Pair, error: Exception) -> None:
+        said = (
+            str(error.orig if isinstance(error, DBAPIError) else error).replace("\0", "")
+            or type(error).__name__
+        )
+        _log.error("turn %s is set aside: %s", pair.id, said.partition("\n")[0])
+        with database.begin() as connection:
+            turns.put_aside(connection, _uuid(pair.id), said, self.reader.raw(pair))
+
+    def _housekeep(self, database: Engine) -> None:
+        now = self.now()
+        if now - self._beat_at >= BEAT:
+            doing = "idle" if self.is_idle else "draining"
+            detail = {
+                "in_flight": self.reader.waiting,
+                "to_write": len(self._ready),
+                "waiting_for_parent": len(self._waiting),
+            }
+            with database.begin() as connection:
+                processes.beat(connection, "drainer", doing, None, detail)
+            self._beat_at = now
+        # A session whose turns are still in the spool only looks idle.
+        if now - self._sweep_at >= SWEEP and self.is_idle:
+            moment = datetime.fromtimestamp(now, UTC)
+            since = moment - timedelta(seconds=self.config.session.idle_seconds)
+            with database.begin() as connection:
+                sessions.close_idle(connection, since, moment)
+            self._sweep_at = now
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether Postgres, or the way to it, refuses a row's values; else the trouble is Postgres itself."""
+    return isinstance(error, DataError | IntegrityError) or not isinstance(error, DBAPIError)
+
+
+def _uuid(turn_id: str) -> UUID:
+    try:
+        return UUID(turn_id)
+    except ValueError:  # a record that no gateway of ours wrote
+        return UUID(bytes=hashlib.blake2b(turn_id.encode(), digest_size=16).digest())

@@ -1,0 +1,194 @@
+"""Places drafts among the turns that are recorded already, and writes them, in the caller's transaction."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from gateway.drain.assemble import Draft
+from gateway.lineage import decide as lineage
+from gateway.lineage.decide import Asked, Known
+from store import earlier, sessions, turns
+from store.earlier import Earlier
+from store.turns import Place, Recorded
+
+_NEAREST = 4  # prefixes that are looked up at first: nearly always the parent is the longest
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    written: tuple[Draft, ...]
+    waiting: tuple[Draft, ...]  # what they should be placed by may still come
+
+
+def record(
+    connection: Connection,
+    drafts: Sequence[Draft],
+    may_wait: Callable[[Draft], bool],
+    *,
+    max_turns: int,
+    now: datetime,
+) -> Outcome:
+    """Writes turns, their states and sessions; drafts that are recorded already are left as they are.
+
+    Args:
+        may_wait: whether a draft without its parent is put off; otherwise it begins a session.
+        max_turns: main turns of a session that count; later ones are recorded and dropped.
+    """
+    there = turns.recorded(connection, [draft.asked.id for draft in drafts])
+    ordered = sorted(
+        (draft for draft in drafts if draft.asked.id not in there),
+        key=lambda draft: (draft.asked.started_at, draft.asked.id),
+    )
+    batch = _Batch(connection, ordered)
+    waiting = tuple(draft for draft in ordered if not batch.put(draft, may_wait))
+    batch.write(max_turns, now)
+    late = {draft.asked.id for draft in waiting}
+    return Outcome(tuple(draft for draft in drafts if draft.asked.id not in late), waiting)
+
+
+class _Batch:
+    """Drafts on their way to rows; each one placed is known to those after it."""
+
+    def __init__(self, connection: Connection, drafts: Sequence[Draft]) -> None:
+        self._connection = connection
+        self._known = _lookup(connection, drafts)
+        self._placed: list[tuple[Draft, Place]] = []
+        self._abandoned: list[UUID] = []
+        self._of_key: dict[tuple[str, str | None], list[Earlier]] = {}
+
+    def put(self, draft: Draft, may_wait: Callable[[Draft], bool]) -> bool:
+        """Whether the draft has found its place; False puts it off."""
+        asked = draft.asked
+        found = lineage.place(asked, self._known)
+        if lineage.misses_something(asked, found) and may_wait(draft):
+            return False
+        if found.session_source == "new" and asked.kind == "main":
+            found = lineage.continues_summary(asked, self._summaries(asked)) or found
+        draft = self._settle_retry(draft, found)
+        self._placed.append((draft, found))
+        for row in draft.rows:
+            self._known.add(_as_earlier(row, found))
+            if row.kind_reason == "summary":
+                self._summaries(asked).insert(0, _as_earlier(row, found))
+        return True
+
+    def write(self, max_turns: int, now: datetime) -> None:
+        rows = list(self._with_ordinals())
+        full = {
+            what.id: "session_full"
+            for what, where in rows
+            if what.kind == "main" and where.ordinal >= max_turns
+        }
+        turns.insert_turns(self._connection, rows, full)
+        turns.abandon(self._connection, self._abandoned)
+        turns.followed(self._connection, self._followed())
+        sessions.touch(self._connection, [_touch(draft, where) for draft, where in self._placed])
+        ended = {
+            (draft.asked.tenant, where.session_id) for draft, where in self._placed if draft.session_done
+        }
+        at_limit = {
+            (what.tenant, where.session_id)
+            for what, where in rows
+            if what.kind == "main" and where.ordinal + 1 >= max_turns
+        }
+        sessions.close(self._connection, ended, "client", now)
+        sessions.close(self._connection, at_limit, "max_turns", now)
+
+    def _summaries(self, asked: Asked) -> list[Earlier]:
+        """The summaries made for this key, newest first; read once a batch."""
+        key = (asked.tenant, asked.key_id)
+        if key not in self._of_key:
+            self._of_key[key] = earlier.summaries(self._connection, *key)
+        return self._of_key[key]
+
+    def _settle_retry(self, draft: Draft, found: Place) -> Draft:
+        """Of two attempts one is trained: the one that the client went on from, else the later."""
+        for lost in self._known.by_id(found.retry_of):
+            if self._known.is_continued(lost.id):
+                rows = tuple(
+                    replace(row, untrainable_reason=row.untrainable_reason or "retry") for row in draft.rows
+                )
+                return replace(draft, rows=rows)
+            same = self._known.by_prompt(lost.prompt_hash)
+            self._abandoned += [turn.id for turn in same if turn.request_id == lost.request_id]
+        return draft
+
+    def _followed(self) -> dict[UUID, UUID]:
+        """Parent → the first main turn that brings messages after its answer."""
+        first: dict[UUID, UUID] = {}
+        for draft, where in self._placed:
+            brings_more = where.parent_messages is not None and where.parent_messages < draft.message_count
+            if where.parent_id is not None and draft.asked.kind == "main" and brings_more:
+                first.setdefault(where.parent_id, draft.asked.id)
+        return first
+
+    def _with_ordinals(self) -> Iterable[tuple[Recorded, Place]]:
+        old = [
+            (draft.asked.tenant, where.session_id)
+            for draft, where in self._placed
+            if where.session_source != "new"
+        ]
+        following: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        last = earlier.last_ordinals(self._connection, old) if old else {}
+        following.update({key: ordinal + 1 for key, ordinal in last.items()})
+        for draft, where in self._placed:
+            key = (draft.asked.tenant, where.session_id, draft.asked.kind)
+            for row in draft.rows:
+                yield row, replace(where, ordinal=following[key])
+                following[key] += 1
+
+
+def _lookup(connection: Connection, drafts: Sequence[Draft]) -> Known:
+    """What is recorded that any of the drafts may belong to."""
+    tenants = {draft.asked.tenant for draft in drafts}
+    histories, prompts = set[bytes](), set[bytes]()
+    for draft in drafts:
+        nearest = draft.asked.prefixes[:_NEAREST]
+        histories |= {prefix.history for prefix in nearest}
+        prompts |= {prefix.prompt for prefix in nearest}
+        prompts |= {draft.asked.prompt_hash} if draft.asked.prompt_hash is not None else set()
+    named = {draft.asked.parent_id for draft in drafts if draft.asked.parent_id is not None}
+    known = Known(earlier.find(connection, tenants, histories, prompts, named))
+    further = {
+        prefix.history
+        for draft in drafts
+        if lineage.find_parent(draft.asked, known) is None
+        for prefix in draft.asked.prefixes[_NEAREST:]
+    }
+    for turn in earlier.find(connection, tenants, histories=further) if further else ():
+        known.add(turn)
+    return known
+
+
+def _as_earlier(row: Recorded, where: Place) -> Earlier:
+    return Earlier(
+        id=row.id,
+        request_id=row.request_id,
+        key_id=row.key_id,
+        user_name=row.user_name,
+        session_id=where.session_id,
+        segment_id=where.segment_id,
+        parent_id=where.parent_id,
+        parent_messages=where.parent_messages,
+        kind=row.kind,
+        kind_reason=row.kind_reason,
+        status=row.status,
+        history_hash=row.history_hash,
+        prompt_hash=row.prompt_hash,
+        response_text=row.response_text,
+        client_request_id=row.client_request_id,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        continued=False,
+    )
+
+
+def _touch(draft: Draft, where: Place) -> sessions.Touch:
+    asked = draft.asked
+    return sessions.Touch(
+        asked.tenant, where.session_id, asked.key_id, where.session_source, asked.started_at
+    )

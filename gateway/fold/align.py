@@ -1,0 +1,44 @@
+"""Puts log-probabilities beside their token ids, or says why that is impossible. Pure.
+
+Nothing is guessed: another number of values than of ids has no alignment, and a value that is no number
+stays missing (NaN here, NULL in the table).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gateway.fold.answer import Answer
+
+IMPOSSIBLE = -9999.0  # what engines write for minus infinity
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """The sampled tokens of one answer. `reason` is of `store.stages.REASONS`; None where all is there."""
+
+    response_ids: npt.NDArray[np.int32] | None  # [tokens]
+    logprobs: npt.NDArray[np.float32] | None  # [tokens], nats; NaN: missing
+    kind: Literal["sampled", "none"]
+    reason: str | None
+
+
+def align(answer: Answer, completion_tokens: int | None = None) -> Capture:
+    """`completion_tokens` is the usage's count, where it is of this answer alone."""
+    if answer.response_ids is None:
+        given = len(answer.logprobs) if answer.logprobs is not None else None
+        is_short = given is not None and completion_tokens is not None and given != completion_tokens
+        return Capture(None, None, "none", "logprob_count_mismatch" if is_short else "no_ids")
+    response_ids = np.array(answer.response_ids, dtype=np.int32)
+    if not len(response_ids):
+        return Capture(response_ids, None, "none", "empty_answer")
+    if answer.logprobs is None:
+        return Capture(response_ids, None, "none", "no_logprobs")
+    if len(answer.logprobs) != len(response_ids):
+        return Capture(response_ids, None, "none", "logprob_count_mismatch")
+    logprobs = np.array(answer.logprobs, dtype=np.float32)  # None becomes NaN
+    logprobs[~np.isfinite(logprobs) | (logprobs <= IMPOSSIBLE)] = np.nan
+    is_whole = not np.isnan(logprobs).any()
+    return Capture(response_ids, logprobs, "sampled", None if is_whole else "logprob_not_finite")

@@ -1,0 +1,223 @@
+"""Where a turn belongs: its session, its segment and its parent. Pure decisions over values.
+
+The parent is the earlier turn, of the same key, whose messages and answer are the longest beginning of this
+request's messages (gateway/lineage/canonical.py says when messages are equal). An explicit session id
+decides the session and confines the search to it.
+
+A request whose messages equal an earlier one's is one of three things:
+* a retry, where the client says so: the earlier attempt was lost on its way;
+* a regeneration, where the earlier one was over before this began, and nobody went on from it: a sibling;
+* one of a group, where they overlap in time: each is a session of its own.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from gateway.lineage import canonical
+from store.earlier import Earlier
+from store.turns import Place
+
+RETRY_WINDOW = timedelta(minutes=30)  # three attempts of the client's default patience
+SHORTEST_SUMMARY = 24  # characters; shorter texts occur in messages by chance
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The beginning of a request's messages up to an assistant's message."""
+
+    messages: int  # how many, the assistant's included
+    history: bytes
+    prompt: bytes  # the digest without the assistant's message
+    text: str  # canonical text of the assistant's message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request says about where it belongs."""
+
+    id: UUID
+    tenant: str
+    key_id: str | None
+    user_name: str | None
+    started_at: datetime
+    kind: str
+    session: tuple[str, str] | None  # id and where it was found
+    parent_id: UUID | None  # the client names it
+    prefixes: tuple[Prefix, ...]  # longest first
+    prompt_hash: bytes | None
+    attempt: int  # the client's retry count; 0: the first
+    idempotency_key: str | None
+    openings: tuple[str, ...]  # texts of the first messages, where a summary would stand
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A parent, and how many of the request's messages it covers; None: it was named, not matched."""
+
+    turn: Earlier
+    messages: int | None
+
+
+class Known:
+    """Earlier turns by their digests; turns of the same batch are added as they are placed."""
+
+    def __init__(self, turns: Iterable[Earlier]) -> None:
+        self._by_id: dict[UUID, Earlier] = {}
+        self._by_history: dict[bytes, dict[UUID, Earlier]] = {}
+        self._by_prompt: dict[bytes, dict[UUID, Earlier]] = {}
+        self._continued: set[UUID] = set()
+        for turn in turns:
+            self.add(turn)
+
+    def add(self, turn: Earlier) -> None:
+        self._by_id[turn.id] = turn
+        if turn.history_hash is not None:
+            self._by_history.setdefault(turn.history_hash, {})[turn.id] = turn
+        if turn.prompt_hash is not None:
+            self._by_prompt.setdefault(turn.prompt_hash, {})[turn.id] = turn
+        if turn.continued:
+            self._continued.add(turn.id)
+        if turn.parent_id is not None and turn.kind == "main":
+            self._continued.add(turn.parent_id)
+
+    def by_id(self, turn_id: UUID | None) -> list[Earlier]:
+        return [self._by_id[turn_id]] if turn_id in self._by_id and turn_id is not None else []
+
+    def by_history(self, digest: bytes) -> list[Earlier]:
+        return list(self._by_history.get(digest, {}).values())
+
+    def by_prompt(self, digest: bytes | None) -> list[Earlier]:
+        return list(self._by_prompt.get(digest, {}).values()) if digest is not None else []
+
+    def is_continued(self, turn_id: UUID) -> bool:
+        return turn_id in self._continued
+
+
+def place(asked: Asked, known: Known) -> Place:
+    """Where the request belongs, but for its ordinal and for a summary that it may go on from."""
+    lost = _lost_attempt(asked, known)
+    if lost is not None:
+        return _beside(asked, lost, retry_of=lost.id)
+    parent = find_parent(asked, known)
+    if parent is not None:
+        return _below(asked, parent)
+    sibling = _sibling(asked, known)
+    return _beside(asked, sibling) if sibling is not None else _new(asked)
+
+
+def find_parent(asked: Asked, known: Known) -> Found | None:
+    """The turn that this request goes on from."""
+    matched = next(
+        (found for prefix in asked.prefixes if (found := _match(asked, prefix, known)) is not None), None
+    )
+    named = [turn for turn in known.by_id(asked.parent_id) if turn.key_id == asked.key_id]
+    if named and (matched is None or matched.turn.id != named[0].id):
+        return Found(named[0], _covered_by(asked, named[0]))
+    return matched
+
+
+def continues_summary(asked: Asked, summaries: Iterable[Earlier]) -> Place | None:
+    """A fresh conversation that opens with the summary of an earlier one is a new segment of that session."""
+    for summary in summaries:
+        words = (summary.response_text or "").strip()
+        is_quoted = len(words) >= SHORTEST_SUMMARY and any(words in opening for opening in asked.openings)
+        if is_quoted and _may_follow(asked, summary):
+            return Place(session_id=summary.session_id, session_source="lineage", segment_id=asked.id)
+    return None
+
+
+def misses_something(asked: Asked, found: Place) -> bool:
+    """Whether a turn that this one should have been placed by may still be on its way here."""
+    has_no_parent = bool(asked.prefixes or asked.parent_id) and found.parent_id is None
+    return has_no_parent or (asked.attempt > 0 and found.retry_of is None)
+
+
+def _match(asked: Asked, prefix: Prefix, known: Known) -> Found | None:
+    whole = _best(asked, known.by_history(prefix.history))
+    if whole is not None:
+        return Found(whole, prefix.messages)
+    cut = _best(asked, known.by_prompt(prefix.prompt), lambda turn: _is_kept_part(turn, prefix.text))
+    return Found(cut, prefix.messages) if cut is not None else None
+
+
+def _best(
+    asked: Asked, turns: Iterable[Earlier], accepts: Callable[[Earlier], bool] = lambda turn: True
+) -> Earlier | None:
+    """A main turn before a side one, then the newest."""
+    possible = [turn for turn in turns if _may_follow(asked, turn) and accepts(turn)]
+    return max(possible, key=lambda turn: (turn.kind == "main", turn.started_at, turn.id), default=None)
+
+
+def _may_follow(asked: Asked, turn: Earlier) -> bool:
+    return (
+        turn.request_id != asked.id
+        and turn.started_at < asked.started_at
+        and turn.key_id == asked.key_id
+        and turn.user_name == asked.user_name
+        and (asked.session is None or asked.session[0] == turn.session_id)
+    )
+
+
+def _is_kept_part(turn: Earlier, kept: str) -> bool:
+    """A client that stopped an answer keeps what it saw of it: less or more than was recorded."""
+    if turn.status == "ok":
+        return False
+    said = canonical.text({"role": "assistant", "content": turn.response_text})
+    return bool(said and kept) and (said.startswith(kept) or kept.startswith(said))
+
+
+def _covered_by(asked: Asked, turn: Earlier) -> int | None:
+    covered = (prefix.messages for prefix in asked.prefixes if prefix.history == turn.history_hash)
+    return next(covered, None)
+
+
+def _lost_attempt(asked: Asked, known: Known) -> Earlier | None:
+    if asked.attempt <= 0 and asked.idempotency_key is None:
+        return None
+    same = [turn for turn in known.by_prompt(asked.prompt_hash) if _may_follow(asked, turn)]
+    recent = [turn for turn in same if asked.started_at - turn.started_at <= RETRY_WINDOW]
+    if asked.idempotency_key is not None:
+        recent = [turn for turn in recent if turn.client_request_id == asked.idempotency_key]
+    else:
+        # Of a group, the one that failed was repeated; one that was answered only where there is no other.
+        recent = [turn for turn in recent if turn.status != "ok"] or (recent if len(recent) == 1 else [])
+    return max(recent, key=lambda turn: (turn.started_at, turn.id), default=None)
+
+
+def _sibling(asked: Asked, known: Known) -> Earlier | None:
+    def was_over(turn: Earlier) -> bool:
+        is_over = turn.finished_at is not None and turn.finished_at <= asked.started_at
+        return is_over and turn.kind == asked.kind and not known.is_continued(turn.id)
+
+    return _best(asked, known.by_prompt(asked.prompt_hash), was_over)
+
+
+def _below(asked: Asked, parent: Found) -> Place:
+    session = asked.session or (parent.turn.session_id, "lineage")
+    is_same_session = session[0] == parent.turn.session_id
+    return Place(
+        session_id=session[0],
+        session_source=session[1],
+        segment_id=parent.turn.segment_id if is_same_session else asked.id,
+        parent_id=parent.turn.id,
+        parent_messages=parent.messages,
+    )
+
+
+def _beside(asked: Asked, sibling: Earlier, retry_of: UUID | None = None) -> Place:
+    session = asked.session or (sibling.session_id, "lineage")
+    return Place(
+        session_id=session[0],
+        session_source=session[1],
+        segment_id=sibling.segment_id,
+        parent_id=sibling.parent_id,
+        parent_messages=sibling.parent_messages,
+        retry_of=retry_of,
+    )
+
+
+def _new(asked: Asked) -> Place:
+    session = asked.session or (asked.id.hex, "new")
+    return Place(session_id=session[0], session_source=session[1], segment_id=asked.id)

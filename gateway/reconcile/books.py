@@ -1,0 +1,164 @@
+"""What the reconciler reads from Postgres and writes to it, while Postgres may be away.
+
+Away, the last version that was verified stays the target, and what should have been written waits: an engine
+that restarts meanwhile is still brought back to it, and users notice nothing.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from gateway.reconcile.decide import Route, Target, adapter_name
+from store import engines, leases, processes, publications, versions
+from store.database import DatabaseError
+from store.embedded import EmbeddedError
+from store.publications import Publication
+from store.versions import Version
+
+_log = logging.getLogger(__name__)
+_RETRY = 2.0  # seconds between attempts to reach Postgres
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The live version, and the base model that checkpoints are compared with."""
+
+    version: Version
+    base: Path
+    target: Target
+
+
+class Books:
+    """`owner` names this reconciler in the leases: the same one after a restart."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Engine],
+        policy: str,
+        owner: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connect = connect
+        self._database: Engine | None = None
+        self._policy = policy
+        self._owner = owner
+        self._clock = clock
+        self._good: Live | None = None
+        self._unwritten: deque[Callable[[Connection], object]] = deque()
+        self._leases: set[str] = set()
+        self._retry_at = 0.0
+        self._reached = False
+        self.away: str | None = None  # why Postgres cannot be reached; None: it can
+
+    def live(self) -> Live | None:
+        """What the live pointer shows; the last verified version while Postgres is away; None: not known."""
+        found = self._try(self._read_live)
+        return found if self.away is None else self._good
+
+    def verified(self, live: Live) -> None:
+        """An engine serves this version and its probe agreed."""
+        self._good = live
+
+    def owns(self, url: str, seconds: float) -> bool:
+        """Takes or renews the lease of an engine. While Postgres is away, what was held is held on; before it
+        was ever reached nobody knows better, and without a live version nothing is done to an engine anyway.
+        """
+        name = f"reconciler:{url}"
+        token = self._try(lambda connection: leases.acquire(connection, name, self._owner, seconds))
+        if token is not None:
+            self._leases.add(url)
+        elif self.away is None:
+            self._leases.discard(url)
+        return url in self._leases or not self._reached
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.dispose()
+
+    def refuse(self, version: Version, reason: str) -> None:
+        """Refuses a version and says aloud what is live instead."""
+
+        def write(connection: Connection) -> None:
+            now_live = versions.refuse(connection, version.policy_id, version.version, reason)
+            _log.error("version %d is refused: %s; version %d is live", version.version, reason, now_live)
+
+        self._write(write)
+
+    def record(self, publication: Publication) -> None:
+        self._write(lambda connection: publications.insert(connection, publication))
+
+    def see(self, url: str, route: Route) -> None:
+        """Not kept while Postgres is away: it would be old news."""
+        verified = route.low if route.low == route.high else None
+        self._try(
+            lambda connection: engines.see(
+                connection, url, route.state, reason=route.reason, version=verified, dialect=route.dialect
+            )
+        )
+
+    def follow(self, url: str) -> Route | None:
+        """What the reconciler that holds this engine's lease says of it; None: nothing yet."""
+        return self._try(lambda connection: self._follow(connection, url))
+
+    def beat(self, doing: str, waits_for: str | None) -> None:
+        self._try(lambda connection: processes.beat(connection, "reconciler", doing, waits_for, None))
+
+    def _read_live(self, connection: Connection) -> Live | None:
+        version = versions.live(connection, self._policy)
+        if version is None:
+            return None
+        base = Path(versions.get(connection, version.policy_id, 0).path)
+        return Live(version, base, self._target(version))
+
+    def _target(self, version: Version) -> Target:
+        adapter = adapter_name(self._policy, version.version) if version.form == "adapter" else None
+        return Target(version.version, version.form, version.path, adapter)
+
+    def _follow(self, connection: Connection, url: str) -> Route | None:
+        row = next((row for row in engines.get_all(connection) if row.url == url), None)
+        live = versions.live(connection, self._policy)
+        if row is None or live is None or row.version is None:
+            return None if row is None else Route(row.state, row.reason, dialect=row.dialect)
+        served = self._target(versions.get(connection, live.policy_id, row.version))
+        route = Route(row.state, row.reason, row.version, row.version, served.adapter, row.dialect)
+        # The other reconciler may already move it: whatever lies between the two may answer.
+        return replace(route, low=min(row.version, live.version), high=max(row.version, live.version))
+
+    def _write(self, write: Callable[[Connection], object]) -> None:
+        self._unwritten.append(write)
+        self._try(lambda _: None)
+
+    def _try(self, ask: Callable[[Connection], T]) -> T | None:
+        """Writes what waited, then asks; None while Postgres is away."""
+        if self.away is not None and self._clock() < self._retry_at:
+            return None
+        try:
+            self._database = self._database or self._connect()
+            while self._unwritten:
+                self._write_one(self._database)
+            with self._database.begin() as connection:
+                answer = ask(connection)
+        except (DBAPIError, DatabaseError, EmbeddedError) as error:
+            said = error.orig if isinstance(error, DBAPIError) else error
+            self.away = str(said).strip().partition("\n")[0]
+            self._retry_at = self._clock() + _RETRY
+            return None
+        self.away = None
+        self._reached = True
+        return answer
+
+    def _write_one(self, database: Engine) -> None:
+        try:
+            with database.begin() as connection:
+                self._unwritten[0](connection)
+        except IntegrityError as error:  # its policy or version is gone: no later try can mend that
+            _log.error("could not be written: %s", str(error.orig).strip())
+        self._unwritten.popleft()

@@ -1,0 +1,116 @@
+"""Whether an engine may hear of a checkpoint: complete, readable, and of the base model's names and shapes.
+
+SGLang dies on a checkpoint of another shape, silently skips a tensor that is misspelt, and crashes at the
+first use of an adapter that does not fit; so nothing reaches it that was not compared with the base model.
+Whether the numbers are finite is checked by who wrote them.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import orjson
+
+from gateway.reconcile.tensors import Tensor, UnreadableTensorsError, read_folder
+
+MARKER = "COMPLETE"
+_TIED_HEAD = "lm_head.weight"
+_ADAPTER_PREFIX = "base_model.model."
+
+
+class BadCheckpointError(Exception):
+    """A checkpoint must not reach an engine; the message is the sentence that says why."""
+
+
+def check(folder: Path, form: str, base: Path) -> None:
+    """Compares a checkpoint with the base model's folder. `form`: full | adapter.
+
+    Raises:
+        BadCheckpointError: it is incomplete or does not fit; the sentence names the tensor.
+    """
+    if not (folder / MARKER).is_file():
+        raise BadCheckpointError(f"{folder} has no {MARKER} marker: it was not written to its end")
+    needed = "adapter_config.json" if form == "adapter" else "config.json"
+    if not (folder / needed).is_file():
+        raise BadCheckpointError(f"{folder} has no {needed}")
+    try:
+        ours, theirs = read_folder(folder), read_folder(base)
+    except (UnreadableTensorsError, OSError) as error:
+        raise BadCheckpointError(str(error)) from error
+    if form == "adapter":
+        problem = adapter_problem(ours, theirs, _rank(folder / needed))
+    else:
+        problem = full_problem(ours, theirs, tied=_is_tied(base))
+    if problem is not None:
+        raise BadCheckpointError(problem)
+
+
+def full_problem(ours: Mapping[str, Tensor], base: Mapping[str, Tensor], *, tied: bool) -> str | None:
+    """Why these tensors cannot replace the base model's; None where they can.
+
+    `tied`: the head is the embedding, so that either of the two may be written once or twice.
+    """
+    optional = {_TIED_HEAD} if tied else set()
+    missing = sorted(base.keys() - ours.keys() - optional)
+    extra = sorted(ours.keys() - base.keys() - optional)
+    if missing:
+        also = f" and has {extra[0]}, which the base model has not" if extra else ""
+        return f"it lacks the tensor {missing[0]}{_and_more(missing)}{also}"
+    if extra:
+        return f"it has the tensor {extra[0]}{_and_more(extra)}, which the base model has not"
+    for name, tensor in ours.items():
+        wanted = base.get(name)
+        if wanted is not None and tensor != wanted:
+            return f"its tensor {name} is {_show(tensor)}, the base model's is {_show(wanted)}"
+    return None
+
+
+def adapter_problem(ours: Mapping[str, Tensor], base: Mapping[str, Tensor], rank: int | None) -> str | None:
+    """Why this PEFT adapter does not fit the base model; None where it does.
+
+    For a base weight [out, in]: `lora_A` is [rank, in] and `lora_B` [out, rank].
+    """
+    if rank is None:
+        return "its adapter_config.json states no rank (r)"
+    if not ours:
+        return "it holds no tensors"
+    for name, tensor in ours.items():
+        module, _, side = name.removeprefix(_ADAPTER_PREFIX).rpartition(".lora_")
+        weight = base.get(f"{module}.weight")
+        if side not in ("A.weight", "B.weight") or weight is None:
+            return f"its tensor {name} belongs to no weight of the base model"
+        twin = f"{name.removesuffix(side)}{'B' if side[0] == 'A' else 'A'}.weight"
+        if twin not in ours:
+            return f"it lacks the tensor {twin}"
+        out, into = weight.shape
+        wanted = (rank, into) if side[0] == "A" else (out, rank)
+        if tensor.shape != wanted:
+            return f"its tensor {name} is {list(tensor.shape)}, it should be {list(wanted)}"
+    return None
+
+
+def _rank(adapter_config: Path) -> int | None:
+    rank = _read_json(adapter_config).get("r")
+    return rank if isinstance(rank, int) and rank > 0 else None
+
+
+def _is_tied(base: Path) -> bool:
+    return _read_json(base / "config.json").get("tie_word_embeddings") is True
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        parsed = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise BadCheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(parsed, dict):
+        raise BadCheckpointError(f"{path} is no JSON object")
+    return parsed
+
+
+def _and_more(names: Iterable[str]) -> str:
+    more = len(list(names)) - 1
+    return f" (and {more} more)" if more else ""
+
+
+def _show(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"

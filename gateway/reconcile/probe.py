@@ -1,0 +1,68 @@
+"""Whether an engine computes what the trainer computed: log-probabilities of fixed prompts, compared.
+
+Catches weights that were dropped, tied wrongly or half read. Two runs of the same tokens differ by about 0.05
+nats, so it cannot catch more than gross faults.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.reconcile.tensors import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # of ids[1:], at T = 1, in nats
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Over all tokens of all prompts, in nats."""
+
+    mean: float
+    max: float
+
+
+class BadProbeError(ValueError):
+    """A version's probe cannot be sent to an engine."""
+
+
+def parse(probe: Mapping[str, Any], vocabulary: int | None) -> list[Prompt]:
+    """The prompts of `versions.probe`. `vocabulary`: how many ids there are, where that is known.
+
+    Raises:
+        BadProbeError: it is malformed, or has an id outside the vocabulary, which would kill the engine.
+    """
+    try:
+        prompts = [Prompt(tuple(entry["ids"]), tuple(entry["logprobs"])) for entry in probe["prompts"]]
+    except (KeyError, TypeError) as error:
+        raise BadProbeError(f"its probe is malformed: {error!r}") from error
+    for prompt in prompts:
+        if len(prompt.ids) < 2 or len(prompt.logprobs) != len(prompt.ids) - 1:
+            raise BadProbeError(f"its probe has {len(prompt.logprobs)} values for {len(prompt.ids)} ids")
+        outside = [i for i in prompt.ids if i < 0 or (vocabulary is not None and i >= vocabulary)]
+        if outside:
+            raise BadProbeError(f"its probe has the id {outside[0]}, outside the vocabulary of {vocabulary}")
+    if not prompts:
+        raise BadProbeError("its probe has no prompts")
+    return prompts
+
+
+def vocabulary(tensors: Mapping[str, Tensor]) -> int | None:
+    """How many ids a model knows: the rows of its embedding; None where it has none by that name."""
+    rows = (tensor.shape[0] for name, tensor in tensors.items() if name.endswith("embed_tokens.weight"))
+    return next(rows, None)
+
+
+def compare(prompts: Sequence[Prompt], measured: Sequence[Sequence[float | None]]) -> Difference:
+    """`measured`: the engine's log-probabilities of each prompt's ids[1:]. A value that is missing or no
+    number makes the difference infinite: an engine that answers NaN serves nobody."""
+    gaps = [
+        abs(ours - theirs) if theirs is not None and math.isfinite(theirs) else math.inf
+        for prompt, values in zip(prompts, measured, strict=True)
+        for ours, theirs in zip(prompt.logprobs, values, strict=True)
+    ]
+    return Difference(sum(gaps) / len(gaps), max(gaps))

@@ -1,0 +1,100 @@
+"""Bringing one version to one engine, and seeing with one's own eyes that it is there.
+
+Full weights: pause in place → load without flush → continue → read back → probe. Running requests go on with
+the new weights over their old caches; whatever comes later carries the version as `cache_salt`.
+An adapter: load beside the old one → probe. Nobody waits.
+"""
+
+import math
+from typing import Any
+
+from gateway.reconcile.control import Control, ControlError, HalfUpdatedError, UnreachableError
+from gateway.reconcile.decide import Failed, Loaded, Outcome, Refused, Target, View
+from gateway.reconcile.probe import Prompt, compare
+
+
+def load(control: Control, view: View, target: Target, prompts: list[Prompt], tolerance: float) -> Outcome:
+    """`prompts`: the version's probe, empty where it has none. `tolerance`: nats, on average."""
+    if target.adapter is None:
+        failed = _load_full(control, target)
+    else:
+        failed = _load_adapter(control, view, target, target.adapter)
+    return failed or verify(control, target, prompts, tolerance)
+
+
+def verify(
+    control: Control, target: Target, prompts: list[Prompt], tolerance: float
+) -> Loaded | Failed | Refused:
+    """Probes the target on an engine that says it has it."""
+    if not prompts:
+        why = "the base model" if target.version == 0 else "its row has no probe"
+        return Loaded({"missing": why})
+    try:
+        measured = [control.score(prompt.ids, adapter=target.adapter) for prompt in prompts]
+    except ControlError as error:
+        return Failed(f"the probe could not run: {error}", touched=True, blame=True)
+    difference = compare(prompts, measured)
+    probe: dict[str, Any] = {"mean_abs_diff": _known(difference.mean), "max_abs_diff": _known(difference.max)}
+    if difference.mean <= tolerance:
+        return Loaded(probe)
+    if target.adapter is not None:
+        _forget(control, target.adapter)
+    reason = f"its probe differs by {difference.mean:.3f} nats on average, {tolerance:g} are allowed"
+    return Refused(reason, touched=target.adapter is None, probe=probe)
+
+
+def _load_full(control: Control, target: Target) -> Failed | None:
+    failed = _swap(control, target)
+    try:
+        control.continue_()  # also after a failure: users wait behind the pause
+        return failed or _read_back(control, target)
+    except ControlError as error:
+        blame = failed is not None and failed.blame
+        cause = "" if failed is None else f"{failed.error}; "
+        return Failed(f"{cause}it may still be paused: {error}", touched=True, blame=blame)
+
+
+def _swap(control: Control, target: Target) -> Failed | None:
+    told = False
+    try:
+        control.pause("in_place")
+        told = True
+        control.update_weights_from_disk(target.path, str(target.version), flush_cache=False)
+    except (HalfUpdatedError, UnreachableError) as error:
+        return Failed(str(error), touched=told, blame=told)
+    except ControlError as error:
+        return Failed(str(error), touched=False, blame=told)
+    return None
+
+
+def _read_back(control: Control, target: Target) -> Failed | None:
+    info = control.model_info()
+    reported = None if info is None else info.weight_version
+    if reported == str(target.version):
+        return None
+    return Failed(f"it was told {target.version} and says {reported}", touched=True, blame=True)
+
+
+def _load_adapter(control: Control, view: View, target: Target, name: str) -> Failed | None:
+    if view.label not in ("0", "default"):
+        error = f"it holds full weights {view.label}; an adapter needs the base model: restart the engine"
+        return Failed(error, touched=False, blame=False)
+    if name in view.adapters:  # loaded before a crash
+        return None
+    try:
+        control.load_lora(name, target.path)
+    except ControlError as error:
+        return Failed(str(error), touched=False, blame=True)
+    return None
+
+
+def _forget(control: Control, adapter: str) -> None:
+    try:
+        control.unload_lora(adapter)
+    except ControlError:
+        return  # it stays loaded and unused; the next publish tries again
+
+
+def _known(nats: float) -> float | None:
+    """JSON has no infinity: a difference that is not a number is null."""
+    return nats if math.isfinite(nats) else None

@@ -1,0 +1,93 @@
+"""How a turn ends, and the two records that say how it went. Pure."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.relay import errors
+from gateway.relay.client import Inbound
+from gateway.relay.errors import GatewayError, UpstreamClosedError
+from gateway.relay.identity import Identity, recorded_headers
+from gateway.relay.routes import Engine
+from gateway.relay.upstream import Headers
+
+TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The outcome, and what the client still has to get once it is recorded."""
+
+    outcome: str  # ok | truncated | upstream_error | client_disconnect | rejected
+    status: int | None = None  # of the response, where none has gone out yet
+    headers: Headers = field(default_factory=list)
+    last: bytes = b""
+    error: str | None = None
+
+
+def failed(error: GatewayError, *, begun: bool) -> Ending:
+    """The ending for an error; a stream that has begun gets it as its last event, never as a `stop`."""
+    refused = error.status < 500 and error.status not in (408, 429) and not begun
+    outcome = "rejected" if refused else "upstream_error"
+    if isinstance(error, UpstreamClosedError) and not error.reset:
+        outcome = "truncated"
+    if begun:
+        return Ending(outcome, last=errors.frame_of(error), error=error.message)
+    body = errors.body_of(error)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        *error.headers,
+    ]
+    return Ending(outcome, error.status, headers, body, error.message)
+
+
+def request_meta(
+    inbound: Inbound, stated: Identity, engine: Engine | None, added: tuple[str, ...], stream: bool
+) -> dict[str, Any]:
+    """The request record's meta; see ARCHITECTURE.md."""
+    session = stated.session
+    return {
+        "id": inbound.id,
+        "at_ns": inbound.at_ns,
+        "tenant": TENANT,
+        "key_id": inbound.key_id,
+        "method": "POST",
+        "path": inbound.path,
+        "headers": recorded_headers(inbound.headers),
+        "session": None if session is None else {"id": session.id, "source": session.source},
+        "turn_type": stated.turn_type,
+        "session_done": stated.session_done,
+        "parent": stated.parent,
+        "engine": None if engine is None else engine.url,
+        "added": list(added),
+        "stream": stream,
+    }
+
+
+def reply_meta(
+    turn_id: str,
+    ending: Ending,
+    *,
+    status: int | None,
+    gone: str | None,
+    first_byte_ns: int | None,
+    sent_to: Engine | None,
+    engine_now: Engine | None,
+) -> dict[str, Any]:
+    """The reply record's meta. Its version span is what was low when it was sent and high when it ended."""
+    low = sent_to.version_low if sent_to is not None else None
+    high = engine_now.version_high if engine_now is not None else None
+    known = low is not None and high is not None
+    return {
+        "id": turn_id,
+        "outcome": ending.outcome if gone is None else "client_disconnect",
+        "http_status": status,
+        "first_byte_ns": first_byte_ns,
+        "finished_ns": time.time_ns(),
+        "version_min": low if known else None,
+        "version_max": high if known else None,
+        "engine": sent_to.url if sent_to is not None else None,
+        "adapter": sent_to.adapter if sent_to is not None else None,
+        "error": gone or ending.error,
+    }

@@ -1,0 +1,159 @@
+"""Which engine gets a request: what the reconciler wrote, how busy each is, who spoke to it before."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.relay.errors import NoEngineError
+
+_LOOK_SECONDS = 0.05  # between looks at the routes file's mtime, and between looks while a request is held
+_SUSPECT_SECONDS = 1.0  # an engine that could not be reached is the last choice for so long
+_SLACK = 8  # requests by which the familiar engine may be busier than the idlest
+_REMEMBERED = 10_000  # sessions
+HOLD_SECONDS = 60.0
+
+#: States of an engine that will take requests again by itself: they are held, not refused.
+_HOLDING = frozenset({"starting", "paused", "updating"})
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine as the routes file describes it; versions are None where they are unknown."""
+
+    url: str
+    state: str = "ready"
+    version_low: int | None = None
+    version_high: int | None = None
+    adapter: str | None = None
+    dialect: str = "sglang"
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    engines: tuple[Engine, ...]
+    known: bool = False  # whether the reconciler wrote them
+
+
+def parse(text: bytes) -> Routes:
+    """The routes file. Raises ValueError, KeyError or TypeError where it is none."""
+    payload: dict[str, Any] = orjson.loads(text)
+    engines = tuple(
+        Engine(
+            url=entry["url"].rstrip("/"),
+            state=entry["state"],
+            version_low=entry.get("version_low"),
+            version_high=entry.get("version_high"),
+            adapter=entry.get("adapter"),
+            dialect=entry.get("dialect") or "sglang",
+        )
+        for entry in payload["engines"]
+    )
+    return Routes(engines, known=True)
+
+
+def choose(
+    engines: Iterable[Engine], outstanding: Callable[[str], int], familiar: str | None
+) -> Engine | None:
+    """The least busy engine; the familiar one where it is not much busier, for its prefix cache."""
+    candidates = list(engines)
+    if not candidates:
+        return None
+    idlest = min(candidates, key=lambda engine: outstanding(engine.url))
+    for engine in candidates:
+        if engine.url == familiar and outstanding(engine.url) <= outstanding(idlest.url) + _SLACK:
+            return engine
+    return idlest
+
+
+class Router:
+    """One worker's view of the engines."""
+
+    def __init__(
+        self,
+        file: Path,
+        urls: Iterable[str],
+        *,
+        hold_seconds: float = HOLD_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file = file
+        self._fallback = Routes(tuple(Engine(url.rstrip("/")) for url in urls))
+        self._hold_seconds = hold_seconds
+        self._clock = clock
+        self._routes = self._fallback
+        self._stamp: tuple[int, int] | None = None
+        self._look_at = float("-inf")
+        self._outstanding: dict[str, int] = {}
+        self._suspect: dict[str, float] = {}
+        self._familiar: OrderedDict[object, str] = OrderedDict()
+
+    def routes(self) -> Routes:
+        """What holds now; the configured engines, of unknown version, where there is no routes file."""
+        now = self._clock()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self._look()
+        return self._routes
+
+    def engine(self, url: str) -> Engine | None:
+        return next((engine for engine in self.routes().engines if engine.url == url), None)
+
+    async def take(self, affinity: object, excluded: frozenset[str]) -> Engine:
+        """An engine for one request, counted as outstanding until `give_back`.
+
+        Raises:
+            NoEngineError: every engine was changing its weights or starting for `hold_seconds`.
+        """
+        deadline = self._clock() + self._hold_seconds
+        while True:
+            engines = [engine for engine in self.routes().engines if engine.url not in excluded]
+            engine = self._choose(engines, affinity)
+            if engine is not None:
+                self._outstanding[engine.url] = self._outstanding.get(engine.url, 0) + 1
+                self._remember(affinity, engine.url)
+                return engine
+            if not engines or self._clock() >= deadline:
+                raise NoEngineError("no engine is ready: try again soon", headers=((b"retry-after", b"5"),))
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def give_back(self, url: str) -> None:
+        self._outstanding[url] -= 1
+
+    def suspect(self, url: str) -> None:
+        """This engine could not be reached: others first, for a moment."""
+        self._suspect[url] = self._clock() + _SUSPECT_SECONDS
+
+    def _choose(self, engines: list[Engine], affinity: object) -> Engine | None:
+        ready = [engine for engine in engines if engine.state == "ready"]
+        if not ready and not any(engine.state in _HOLDING for engine in engines):
+            ready = engines  # all dead, it says: it may be out of date, and a refusal tells more than a guess
+        now = self._clock()
+        trusted = [engine for engine in ready if self._suspect.get(engine.url, now) <= now]
+        return choose(
+            trusted or ready, lambda url: self._outstanding.get(url, 0), self._familiar.get(affinity)
+        )
+
+    def _remember(self, affinity: object, url: str) -> None:
+        if affinity is not None:
+            self._familiar[affinity] = url
+            self._familiar.move_to_end(affinity)
+            if len(self._familiar) > _REMEMBERED:
+                self._familiar.popitem(last=False)
+
+    def _look(self) -> None:
+        try:
+            stat = self._file.stat()
+            stamp = (stat.st_mtime_ns, stat.st_ino)
+            if stamp != self._stamp:
+                self._routes = parse(self._file.read_bytes())
+                self._stamp = stamp
+        except FileNotFoundError:
+            self._routes, self._stamp = self._fallback, None
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # unreadable: what held before still holds

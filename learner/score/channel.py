@@ -1,0 +1,205 @@
+"""The one way to outside models: LiteLLM, quiet, uncached, without its own retries, every attempt billed."""
+
+import functools
+import logging
+import os
+import re
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from learner.score.gate import Clock, Gate
+from store.calls import Call
+from store.config_model import Judge
+
+log = logging.getLogger(__name__)
+
+#: May be refused by a model; then it is left out of every later call.
+_OPTIONAL = ("temperature", "response_format", "max_tokens")
+_REFUSES_PARAMETER = re.compile(
+    r"(un|not |n't )support|unrecogni[sz]ed|unknown|unexpected|extra (inputs|fields)|not (permitted|allowed)",
+    re.I,
+)
+_NO_CACHE = {"no-cache": True, "no-store": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a question came to. `text` is the final message only, never the thinking."""
+
+    status: str  # ok, or the fault
+    text: str | None
+    cut_off: bool  # the model ran out of output tokens
+    calls: tuple[Call, ...]  # every attempt, paid or failed
+
+
+class Channel:
+    """Asks one model, at most `settings.concurrency` at a time, from any thread."""
+
+    def __init__(self, settings: Judge, *, clock: Clock, headers: dict[str, str] | None = None) -> None:
+        self._settings = settings
+        self._headers = headers or {}
+        self._gate = Gate(clock)
+        self._slots = threading.BoundedSemaphore(settings.concurrency)
+        self._refused_parameters: frozenset[str] = frozenset()
+
+    def closed(self) -> str | None:
+        """Why no call can be made now, in a sentence; None where one can."""
+        return misconfigured(self._settings) or self._gate.closed()
+
+    def ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> Exchange | None:
+        """One question; None where the channel is closed and nothing was sent."""
+        if misconfigured(self._settings):
+            return None
+        with self._slots, self._gate.passage() as closed:
+            return None if closed else self._ask(messages, max_tokens, response_format)
+
+    def _ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> Exchange:
+        quiet_litellm()  # before anything else imports LiteLLM
+        from learner.score.faults import CALL_ERRORS, fault
+
+        calls: list[Call] = []
+        while True:
+            parameters = self._parameters(max_tokens, response_format)
+            began = time.monotonic()
+            try:
+                response = self._complete(messages, parameters)
+            except CALL_ERRORS as error:
+                found = fault(error)
+                if _was_sent(error):
+                    calls.append(self._call(found.status, time.monotonic() - began))
+                if self._drop(found.message, found.status, parameters):
+                    continue
+                self._tell_gate(found)
+                return Exchange(found.status, None, False, tuple(calls))
+            self._gate.answered()
+            return self._exchange(response, time.monotonic() - began, calls)
+
+    def _complete(self, messages: list[dict[str, str]], parameters: dict[str, Any]) -> Any:
+        settings = self._settings
+        return quiet_litellm().completion(
+            model=settings.model,
+            messages=messages,
+            api_base=settings.api_base,
+            api_key=settings.api_key.get_secret_value(),
+            timeout=settings.timeout_sec,
+            num_retries=0,
+            max_retries=0,
+            caching=False,
+            cache=_NO_CACHE,
+            extra_headers=self._headers or None,
+            **parameters,
+        )
+
+    def _parameters(self, max_tokens: int, response_format: Any) -> dict[str, Any]:
+        wanted = {
+            "temperature": self._settings.temperature,
+            "response_format": response_format if self._speaks_schema() else None,
+            "max_tokens": max_tokens,
+        }
+        kept = {k: v for k, v in wanted.items() if v is not None and k not in self._refused_parameters}
+        return kept if "max_tokens" in kept else {**kept, "max_completion_tokens": max_tokens}
+
+    def _speaks_schema(self) -> bool:
+        return bool(quiet_litellm().supports_response_schema(model=self._settings.model))
+
+    def _drop(self, message: str, status: str, parameters: dict[str, Any]) -> bool:
+        """Whether the error was about an optional parameter, which is left out from now on."""
+        if status not in ("http_400", "http_422") or not _REFUSES_PARAMETER.search(message):
+            return False
+        named = frozenset(name for name in _OPTIONAL if name in parameters and name in message)
+        for name in sorted(named - self._refused_parameters):
+            log.warning(
+                "judge.model %s does not take %s: it is left out from now on", self._settings.model, name
+            )
+        self._refused_parameters |= named
+        return bool(named)
+
+    def _tell_gate(self, found: Any) -> None:
+        if found.permanent:
+            self._gate.refused(refusal(self._settings, found.status))
+        elif found.status == "http_429":
+            self._gate.rate_limited(found.retry_after)
+        elif found.of_channel:
+            self._gate.failed(found.status)
+        else:
+            self._gate.answered()
+
+    def _exchange(self, response: Any, seconds: float, calls: list[Call]) -> Exchange:
+        choice = response.choices[0] if response.choices else None
+        text = choice.message.content if choice else None
+        usage: Any = getattr(response, "usage", None)
+        counted = usage is not None and bool(usage.prompt_tokens)  # 0 is LiteLLM's word for unknown
+        cost = getattr(response, "_hidden_params", {}).get("response_cost")
+        calls.append(
+            self._call(
+                "ok",
+                seconds,
+                prompt_tokens=usage.prompt_tokens if counted else None,
+                completion_tokens=usage.completion_tokens if counted else None,
+                cost_usd=cost,
+            )
+        )
+        cut_off = choice is not None and choice.finish_reason == "length"
+        return Exchange("ok", text if isinstance(text, str) else None, cut_off, tuple(calls))
+
+    def _call(self, outcome: str, seconds: float, **known: Any) -> Call:
+        return Call("judge", self._settings.model, outcome, seconds, **known)
+
+
+def misconfigured(settings: Judge) -> str | None:
+    """The sentence that says which setting keeps the channel from working at all; None where none does."""
+    key = settings.api_key.get_secret_value()
+    for name, value in (("api_base", settings.api_base), ("api_key", key)):
+        if "${" in value:
+            return f"judge.{name} still holds a literal ${{…}}: the variable it names was not expanded"
+    if not key:
+        return (
+            "judge.api_key is empty: set the variable it is read from (TAOTOKEN_API_KEY by default), "
+            "or any word where the server asks for no key, or judge.kind = rules"
+        )
+    if not settings.api_base.startswith(("http://", "https://")):
+        return "judge.api_base must begin with http:// or https://"
+    return None
+
+
+def refusal(settings: Judge, status: str) -> str:
+    """What a permanent error means, and which setting mends it."""
+    meaning = {
+        "http_401": "the key was refused: judge.api_key (TAOTOKEN_API_KEY by default) is wrong or expired",
+        "http_402": "the account has no money or budget left: judge.api_key names the account",
+        "http_403": f"the key may not use judge.model {settings.model}",
+        "http_404": f"there is no judge.model {settings.model} at judge.api_base {settings.api_base} "
+        "(which is used as it is)",
+    }[status]
+    return f"the judge is paused (HTTP {status.removeprefix('http_')}): {meaning}"
+
+
+@functools.cache
+def quiet_litellm() -> Any:
+    """LiteLLM without telemetry, caches, callbacks, log lines or a look at the network."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import litellm
+
+        # Half of it is imported by the first call: this one, which goes nowhere.
+        litellm.completion(model="openai/none", api_key="none", messages=[], mock_response="")
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.turn_off_message_logging = True
+    litellm.cache = None
+    litellm.callbacks = []
+    litellm.success_callback = []
+    litellm.failure_callback = []
+    # At their debug level these write prompts, and LiteLLM's own lines may quote an answer.
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.CRITICAL if name.startswith("LiteLLM") else logging.WARNING)
+    return litellm
+
+
+def _was_sent(error: Exception) -> bool:
+    """Whether a request left the machine; LiteLLM refuses some parameters by itself."""
+    return type(error).__name__ != "UnsupportedParamsError"

@@ -1,0 +1,73 @@
+"""`learner status`: reads, prints, and changes nothing but that the embedded Postgres runs afterwards."""
+
+import sys
+from threading import Event
+
+from sqlalchemy import Engine
+
+from learner.status.report import Report
+from learner.status.sentence import Facts, Settings
+from learner.stop import Clock, SystemClock
+from learner.trouble import NO_POSTGRES, first_line, schema_missing
+from store import database
+from store.config_model import Config
+from store.funnel import snapshot, totals
+
+WATCH_SECONDS = 2.0
+
+
+def show(config: Config, *, as_json: bool, watch: bool) -> int:
+    """Prints the report, with `watch` again and again; the exit status is 0 whatever it says."""
+    try:
+        return _show(config, as_json, watch, SystemClock())
+    except KeyboardInterrupt:
+        return 0
+
+
+def _show(config: Config, as_json: bool, watch: bool, clock: Clock) -> int:
+    never = Event()
+    while True:
+        report = read(config)
+        if watch and not as_json and sys.stdout.isatty():
+            sys.stdout.write("\x1b[H\x1b[2J")  # the screen's upper left, and nothing on it
+        print(report.json() if as_json else report.text(), flush=True)
+        if not watch:
+            return 0
+        clock.wait(never, WATCH_SECONDS)
+
+
+def read(config: Config) -> Report:
+    """What can be known now; without Postgres, why not."""
+    settings = settings_of(config)
+    try:
+        engine = database.engine(config)
+    except NO_POSTGRES as error:
+        return Report(config.policy.name, Facts(settings, trouble=first_line(error)))
+    try:
+        return read_from(engine, config.policy.name, settings)
+    finally:
+        engine.dispose()
+
+
+def read_from(engine: Engine, policy: str, settings: Settings) -> Report:
+    """One consistent look through a connection of this engine."""
+    try:
+        database.check(engine)
+        with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+            return Report(policy, Facts(settings, snapshot(connection, policy)), totals(connection))
+    except NO_POSTGRES as error:
+        return Report(
+            policy, Facts(settings, trouble=first_line(error), schema_missing=schema_missing(error))
+        )
+
+
+def settings_of(config: Config) -> Settings:
+    """What the sentence needs of the configuration."""
+    return Settings(
+        batch_size=config.batch.rollout_batch_size,
+        min_size=config.batch.min_size,
+        timeout=config.batch.rollout_timeout_sec,
+        idle_seconds=config.session.idle_seconds,
+        dry_run=config.trainer.dry_run,
+        gateway=f"http://{config.gateway.host}:{config.gateway.port}/v1/chat/completions",
+    )

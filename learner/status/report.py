@@ -1,0 +1,115 @@
+"""What `learner status` prints, as text and as JSON: pure."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from learner.say import age
+from learner.status.funnel import Step, funnel
+from learner.status.sentence import Facts, explain
+from store.funnel import Beat, Count, Snapshot, Version
+from store.stages import REASONS
+
+WIDTH = 100
+PROCESSES = ("learner", "drainer", "reconciler")
+
+
+@dataclass(frozen=True)
+class Report:
+    """`facts.snapshot` None: only the sentence can be said."""
+
+    policy: str
+    facts: Facts
+    totals: tuple[Count, ...] = ()
+
+    def text(self) -> str:
+        """Plain text, at most WIDTH columns, the sentence last."""
+        blocks = [textwrap.fill(explain(self.facts).sentence(), WIDTH, break_long_words=False)]
+        if snapshot := self.facts.snapshot:
+            blocks = [
+                _table(funnel(self.totals, snapshot)),
+                _policy(self.policy, snapshot),
+                _engines(snapshot),
+                _processes(snapshot),
+                *blocks,
+            ]
+        return "\n\n".join(blocks)
+
+    def json(self) -> str:
+        """The same, for machines: an unknown number is null."""
+        answer, snapshot = explain(self.facts), self.facts.snapshot
+        body: dict[str, object] = {"sentence": answer.sentence(), **asdict(answer), "policy": self.policy}
+        if snapshot:
+            body |= {
+                "funnel": [_step_json(step) for step in funnel(self.totals, snapshot)],
+                "live_version": snapshot.live_version,
+                "versions": [asdict(version) for version in snapshot.versions],
+                "engines": [asdict(engine) for engine in snapshot.engines],
+                "processes": [asdict(beat) | {"alive": beat.alive} for beat in snapshot.beats],
+                "open_batch": asdict(snapshot.open_batch) if snapshot.open_batch else None,
+                "last_turn_age": snapshot.last_turn_age,
+                "set_aside": snapshot.set_aside,
+            }
+        return json.dumps(body, ensure_ascii=False, indent=2)
+
+
+def _step_json(step: Step) -> dict[str, object]:
+    return asdict(step) | {"lost": [{"reason": reason, "turns": turns} for reason, turns in step.lost]}
+
+
+def _table(steps: tuple[Step, ...]) -> str:
+    return "\n".join(
+        ["step           turns  waiting   oldest", *(line for step in steps for line in _rows(step))]
+    )
+
+
+def _rows(step: Step) -> Iterator[str]:
+    turns = "?" if step.turns is None else str(step.turns)
+    waiting = str(step.waiting) if step.waiting else ""
+    oldest = age(step.oldest) if step.waiting else ""
+    for reason, number in step.lost:
+        words = f"{number} lost as {reason}: {REASONS.get(reason, 'a reason without words')}"
+        yield from textwrap.wrap(words, WIDTH, initial_indent="    - ", subsequent_indent="      ")
+    yield f"{step.name:<11} {turns:>8} {waiting:>8} {oldest:>8}".rstrip()
+
+
+def _policy(name: str, s: Snapshot) -> str:
+    if s.live_version is None:
+        return f"policy {name}: not made yet"
+    return "\n".join([f"policy {name}: version {s.live_version} is live", *map(_version, s.versions)])
+
+
+def _version(version: Version) -> str:
+    parent = "the base model" if version.parent is None else f"from {version.parent}"
+    line = f"  {version.number:>6}  {version.status:<8} {parent:<15} {age(version.age)} old"
+    return _cut(f"{line}  {version.reason or ''}".rstrip())
+
+
+def _engines(s: Snapshot) -> str:
+    if not s.engines:
+        return "engines: none seen yet"
+    lines = []
+    for engine in s.engines:
+        serves = "an unknown version" if engine.version is None else f"version {engine.version}"
+        reason = f"  {engine.reason}" if engine.reason else ""
+        lines.append(
+            _cut(f"  {engine.url}  {engine.state}, serves {serves}, seen {age(engine.age)} ago{reason}")
+        )
+    return "\n".join(["engines", *lines])
+
+
+def _processes(s: Snapshot) -> str:
+    names = [*PROCESSES, *(beat.name for beat in s.beats if beat.name not in PROCESSES)]
+    return "\n".join(["processes", *(_process(name, s.beat(name)) for name in names)])
+
+
+def _process(name: str, beat: Beat | None) -> str:
+    if beat is None:
+        return f"  {name:<11} never reported"
+    state = "alive" if beat.alive else "gone"
+    return _cut(f"  {name:<11} {state}, reported {age(beat.age)} ago: {beat.doing}")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"

@@ -1,0 +1,137 @@
+"""The trainer's side of the tables: who trains, what a step reads, what makes it count."""
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from learner.train.checkpoint import Record
+from learner.train.sample import Sample, from_turn
+from store import batches, leases, policies, steps, versions
+from store.batches import Closed
+from store.policies import Policy
+
+#: Seconds until a trainer with other checkpoints may take over from one that is gone.
+LEASE_SECONDS = 3600.0
+
+
+class TrainerBusyError(RuntimeError):
+    """Another learner, with checkpoints of its own, trains this policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All that a step depends on, read in one transaction."""
+
+    batch: Closed
+    policy: Policy
+    samples: list[Sample]
+    head: int  # the version to go on from
+    head_number: int | None  # the step that made it; None: the base model
+    number: int  # of the step to come
+    outdated: bool  # the batch was made for a version that `head` does not follow from: it was rolled back
+
+
+def owner(checkpoints: Path) -> str:
+    """Who trains is who has the checkpoints: a name kept beside them, the same after a restart."""
+    path = checkpoints / "owner"
+    if not path.exists():
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        path.write_text(uuid.uuid4().hex)
+    return path.read_text()
+
+
+class Ledger:
+    def __init__(self, engine: Engine, policy: str, checkpoints: Path) -> None:
+        self.engine, self.policy, self.checkpoints = engine, policy, checkpoints
+        self.lease = f"trainer:{policy}"
+
+    def acquire(self) -> int:
+        """The token for one step, valid until anybody asks for the next. Raises TrainerBusyError."""
+        with self.engine.begin() as connection:
+            token = leases.acquire(connection, self.lease, owner(self.checkpoints), LEASE_SECONDS)
+        if token is None:
+            raise TrainerBusyError(f"another learner trains the policy {self.policy!r}")
+        return token
+
+    def read(self, batch_id: int) -> Work:
+        """Raises ValueError where the batch is not closed, or is another policy's."""
+        with self.engine.connect() as connection:
+            batch = batches.get(connection, batch_id)
+            policy = policies.get(connection, self.policy)
+            if policy is None or policy.id != batch.policy_id or batch.status != "closed":
+                raise ValueError(
+                    f"batch {batch_id} is {batch.status}, or of another policy than {self.policy!r}"
+                )
+            head = steps.head(connection, policy.id, policy.live_version)
+            return Work(
+                batch=batch,
+                policy=policy,
+                samples=[from_turn(row) for row in batches.members(connection, batch_id)],
+                head=head,
+                head_number=steps.number_of(connection, policy.id, head),
+                number=steps.next_number(connection, policy.id),
+                outdated=batch.live_version not in versions.ancestors(connection, policy.id, head),
+            )
+
+    def next_version(self, policy_id: int) -> int:
+        with self.engine.begin() as connection:
+            return versions.next_version(connection, policy_id)
+
+    def write(self, token: int, record: Record) -> None:
+        """Version, step, trained turns and trained batch, at once. Raises LeaseLostError for an old token."""
+        with self.engine.begin() as connection:
+            leases.check(connection, self.lease, token)
+            policy_id = batches.get(connection, record.batch_id).policy_id
+            versions.insert(
+                connection,
+                versions.NewVersion(
+                    policy_id=policy_id,
+                    version=record.version,
+                    parent=record.parent,
+                    batch_id=record.batch_id,
+                    path=record.version_path,
+                    form=record.form,
+                    probe=record.probe,
+                ),
+            )
+            steps.insert(
+                connection,
+                steps.Step(
+                    batch_id=record.batch_id,
+                    policy_id=policy_id,
+                    number=record.number,
+                    version=record.version,
+                    checkpoint=str(self.checkpoints / str(record.number)),
+                    metrics=record.metrics,
+                    seconds=record.seconds,
+                ),
+            )
+            batches.conclude(
+                connection, record.batch_id, "trained", [uuid.UUID(turn) for turn in record.turns]
+            )
+
+    def skip(self, token: int, work: Work, reason: str) -> None:
+        """Ends a batch without a step; its turns are dropped with the reason."""
+        with self.engine.begin() as connection:
+            leases.check(connection, self.lease, token)
+            turns = [sample.turn_id for sample in work.samples]
+            batches.conclude(connection, work.batch.id, "skipped", turns, reason)
+
+    def awaits(self, record: Record) -> bool:
+        """Whether this checkpoint's batch is still closed, and is the very one that it was made of."""
+        with self.engine.connect() as connection:
+            batch = batches.find(connection, record.batch_id)
+            if batch is None or batch.status != "closed":
+                return False
+            turns = [str(row.turn_id) for row in batches.members(connection, record.batch_id)]
+        return turns == record.turns
+
+    def kept(self, policy_id: int) -> list[tuple[int, int | None]]:
+        """(version, step number) of what must stay on disk: the live version and the one to go on from."""
+        with self.engine.connect() as connection:
+            policy = policies.get(connection, self.policy)
+            live = policy.live_version if policy else 0
+            wanted = {live, steps.head(connection, policy_id, live)}
+            return [(version, steps.number_of(connection, policy_id, version)) for version in sorted(wanted)]

@@ -1,0 +1,97 @@
+"""The gradient of one batch: micro-batch after micro-batch, each token weighed in the whole batch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from learner.train import loss, model
+from learner.train.sample import Sample, pack
+from learner.train.weights import Weights
+from store.config_model import Loss, Trainer
+
+#: A token of negative advantage costs at most this many times its advantage.
+DUAL_CLIP = 3.0
+#: Ratios trainer/engine outside this region count as mismatched.
+MATCHED = (0.9, 1.1)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the batch's scored tokens, except `loss`, which is the batch's loss."""
+
+    loss: float = 0.0
+    tokens: float = 0.0
+    kl: float = 0.0
+    entropy: float = 0.0
+    clipped: float = 0.0
+    recorded: float = 0.0  # tokens with a log-probability from the engine
+    mismatch: float = 0.0  # k3 of engine‖trainer over the recorded ones
+    mismatched: float = 0.0  # recorded ones whose ratio is outside MATCHED
+
+    def add(self, other: "Totals") -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss)
+
+
+def accumulate(weights: Weights, samples: Sequence[Sample], settings: Loss, trainer: Trainer) -> Totals:
+    """Leaves the gradient of the whole batch in the masters and returns its sums."""
+    shares = loss.token_weights([s.scored for s in samples], settings.aggregation, trainer.max_tokens)
+    totals = Totals()
+    weights.clear()
+    for rows in pack([len(s.ids) for s in samples], trainer.micro_batch_tokens):
+        totals.add(_one(weights, [samples[row] for row in rows], [shares[row] for row in rows], settings))
+    return totals
+
+
+def _one(weights: Weights, samples: Sequence[Sample], shares: Sequence[float], settings: Loss) -> Totals:
+    reference = _reference(weights, samples) if settings.kl > 0 else None
+    scored = model.answers(weights.model, samples)
+    new = scored.logprobs
+    device = new.device
+    # One optimizer step a batch: the weights before the step are the ones this pass ran with.
+    old = new.detach()
+    rollout = torch.cat([torch.from_numpy(s.rollout) for s in samples]).to(device)
+    advantage = _per_token([s.advantage for s in samples], samples, device)
+    share = _per_token(shares, samples, device)
+    clip = {"low": settings.clip_low, "high": settings.clip_high}
+    per_token = loss.ppo_clip(new, old, advantage, **clip, dual=DUAL_CLIP)
+    per_token = per_token * loss.importance_weight(old, rollout, settings.tis_cap)
+    kl = loss.k3(new, reference) if reference is not None else torch.zeros_like(new)
+    value = ((per_token + settings.kl * kl) * share).sum()
+    value.backward()  # type: ignore[no-untyped-call]
+    weights.collect()
+    totals = _totals(float(value.detach()), old, rollout, kl.detach(), scored.entropy)
+    totals.clipped = float(loss.clipped(new.detach(), old, advantage, **clip).sum())
+    return totals
+
+
+@torch.no_grad()
+def _reference(weights: Weights, samples: Sequence[Sample]) -> Tensor:
+    with weights.reference() as base:
+        return model.answers(base, samples).logprobs
+
+
+def _per_token(values: Sequence[float], samples: Sequence[Sample], device: torch.device) -> Tensor:
+    counts = torch.tensor([s.scored for s in samples])
+    return torch.tensor(values, dtype=torch.float32).repeat_interleave(counts).to(device)
+
+
+def _totals(value: float, old: Tensor, rollout: Tensor, kl: Tensor, entropy: Tensor) -> Totals:
+    recorded = ~rollout.isnan()
+    ratio = loss.ratio(old[recorded], rollout[recorded])
+    return Totals(
+        loss=value,
+        tokens=float(len(old)),
+        kl=float(kl.sum()),
+        entropy=float(entropy.sum()),
+        recorded=float(recorded.sum()),
+        mismatch=float(loss.k3(rollout[recorded], old[recorded]).sum()),
+        mismatched=float(((ratio < MATCHED[0]) | (ratio > MATCHED[1])).sum()),
+    )

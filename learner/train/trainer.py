@@ -1,0 +1,207 @@
+"""The trainer: one closed batch, one optimizer step, one checkpoint, one version. Exactly once.
+
+    forward and backward ─► optimizer ─► version folder ─► checkpoint folder ─► one transaction
+                                               (a)                (b)                 (c)
+
+Killed before (b), nothing counts: the batch is trained again from the same rows to the same weights. Killed
+between (b) and (c), `recover` writes the rows from the checkpoint's record. After (c) it is done.
+"""
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from sqlalchemy import Engine
+from torch.nn.utils import clip_grad_norm_
+
+from learner.train import checkpoint, export, folder, metrics, model, objective, probe, prune, weights
+from learner.train.checkpoint import Record
+from learner.train.ledger import Ledger, Work
+from learner.train.objective import Totals
+from learner.train.weights import LoraWeights, Weights
+from store.config_model import Config, Loss
+from store.config_model import Trainer as Settings
+from store.paths import StatePaths
+
+log = logging.getLogger("dukou.learner")
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What became of a batch. Number, version and metrics are None where it was skipped, with the reason."""
+
+    batch_id: int
+    status: Literal["trained", "skipped"]
+    reason: str | None
+    number: int | None
+    version: int | None
+    metrics: dict[str, float | None] | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """An optimizer step in memory: the batch's sums, the gradient's norm before it was clipped, seconds."""
+
+    totals: Totals
+    grad_norm: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """What is in memory. `version` is None while it is ahead of what is durable."""
+
+    base: Path
+    weights: Weights
+    optimizer: torch.optim.Optimizer
+    version: int | None
+
+
+class Trainer:
+    """Trains one policy; holds the model from the first step on."""
+
+    def __init__(self, engine: Engine, config: Config) -> None:
+        """Raises ValueError for settings that do not go together."""
+        if config.publish.form == "adapter" and config.trainer.method != "lora":
+            raise ValueError('publish.form = "adapter" needs trainer.method = "lora"')
+        paths = StatePaths.for_config(config)
+        self.config = config
+        self.checkpoints = paths.checkpoints(config.policy.name).resolve()
+        self.versions = paths.versions(config.policy.name).resolve()
+        self.ledger = Ledger(engine, config.policy.name, self.checkpoints)
+        self._loaded: _Loaded | None = None
+
+    def recover(self) -> list[int]:
+        """Adopts durable checkpoints whose rows were lost in a crash; returns their batches' ids."""
+        adopted: list[int] = []
+        for path in folder.numbered(self.checkpoints).values():
+            record = checkpoint.read_record(path)
+            if self.ledger.awaits(record):
+                self.ledger.write(self.ledger.acquire(), record)
+                log.info("adopted step %d of batch %d from its checkpoint", record.number, record.batch_id)
+                adopted.append(record.batch_id)
+        return adopted
+
+    def step(self, batch_id: int) -> StepReport:
+        """Trains a closed batch. On return it is durable and in the tables.
+
+        Raises TrainerBusyError, LeaseLostError, ExportError; FileNotFoundError where the checkpoint to go on
+        from is gone; ValueError where the batch is not closed. The batch can then be trained again.
+        """
+        began = time.monotonic()
+        token = self.ledger.acquire()
+        work = self.ledger.read(batch_id)
+        if work.outdated:
+            return self._skip(token, work, "not_an_ancestor", began)
+        loaded = self._at(work)
+        update = self._update(loaded, work)
+        if update is None:
+            return self._skip(token, work, "not_finite", began)
+        record = self._make_durable(loaded, work, update, began)
+        self.ledger.write(token, record)
+        loaded.version = record.version
+        self._prune(work.policy.id)
+        return StepReport(
+            batch_id, "trained", None, record.number, record.version, record.metrics, record.seconds
+        )
+
+    def _skip(self, token: int, work: Work, reason: str, began: float) -> StepReport:
+        self.ledger.skip(token, work, reason)
+        return StepReport(work.batch.id, "skipped", reason, None, None, None, time.monotonic() - began)
+
+    def _at(self, work: Work) -> _Loaded:
+        """Weights and optimizer of the version to go on from."""
+        if self._loaded is not None and self._loaded.version == work.head:
+            return self._loaded
+        if self._loaded is None or work.head_number is None:
+            self._loaded = self._load(Path(work.policy.base_model))
+        if work.head_number is not None:
+            path = self.checkpoints / str(work.head_number)
+            checkpoint.restore(path, self._loaded.weights, self._loaded.optimizer)
+        self._loaded.version = work.head
+        return self._loaded
+
+    def _load(self, base: Path) -> _Loaded:
+        settings = self.config.trainer
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        export.check_tied(base)
+        loaded = model.load(base, model.pick_device(settings.device))
+        trained = weights.of(loaded, settings, self.config.loss.kl)
+        count = sum(master.numel() for master in trained.masters.values())
+        log.info("training %d tensors, %d numbers, of %s", len(trained.masters), count, base.name)
+        return _Loaded(base, trained, torch.optim.AdamW(trained.masters.values()), None)
+
+    def _update(self, loaded: _Loaded, work: Work) -> _Update | None:
+        """One optimizer step in memory. None where loss or gradient is not finite: nothing was applied."""
+        began = time.monotonic()
+        settings = Settings.model_validate(work.batch.settings["trainer"])
+        totals = objective.accumulate(loaded.weights, work.samples, _loss(work), settings)
+        norm = float(clip_grad_norm_(loaded.weights.masters.values(), settings.grad_clip))
+        if not (totals.finite and math.isfinite(norm)):
+            loaded.weights.clear()
+            return None
+        loaded.version = None
+        for group in loaded.optimizer.param_groups:
+            group.update(lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay)
+        loaded.optimizer.step()
+        loaded.weights.spread()
+        loaded.weights.clear()
+        return _Update(totals, norm, time.monotonic() - began)
+
+    def _make_durable(self, loaded: _Loaded, work: Work, update: _Update, began: float) -> Record:
+        """Writes the version, then the checkpoint; with the latter the step counts."""
+        version = self.ledger.next_version(work.policy.id)
+        path = self.versions / str(version)
+        self._export(loaded, path)
+        seconds = time.monotonic() - began
+        record = Record(
+            number=work.number,
+            batch_id=work.batch.id,
+            turns=[str(sample.turn_id) for sample in work.samples],
+            version=version,
+            parent=work.head,
+            version_path=str(path),
+            form=self.config.publish.form,
+            probe=self._probe(loaded),
+            metrics=metrics.of_step(
+                work.samples,
+                update.totals,
+                kl=_loss(work).kl > 0,
+                grad_norm=update.grad_norm,
+                seconds=update.seconds,
+            ),
+            seconds=seconds,
+        )
+        final = self.checkpoints / str(work.number)
+        checkpoint.write(final, loaded.weights, loaded.optimizer, record, work.batch.baseline)
+        return record
+
+    def _export(self, loaded: _Loaded, path: Path) -> None:
+        if self.config.publish.form == "full":
+            export.write_merged(path, loaded.base, loaded.weights)
+        elif isinstance(loaded.weights, LoraWeights):
+            export.write_adapter(path, loaded.base, loaded.weights.adapters, self.config.trainer)
+
+    def _probe(self, loaded: _Loaded) -> dict[str, Any]:
+        ids = probe.prompts(loaded.base, model.vocabulary(loaded.weights.model))
+        if self.config.publish.form == "adapter":
+            return probe.measure(loaded.weights.model, ids)
+        with loaded.weights.as_merged() as merged:
+            return probe.measure(merged, ids)
+
+    def _prune(self, policy_id: int) -> None:
+        newest = self.config.trainer.keep_checkpoints
+        kept = self.ledger.kept(policy_id)
+        prune.prune(self.checkpoints, newest, [number for _, number in kept if number is not None])
+        prune.prune(self.versions, newest, [version for version, _ in kept])
+
+
+def _loss(work: Work) -> Loss:
+    """As the batch was closed under: a replay after a change of settings is still the same step."""
+    return Loss.model_validate(work.batch.settings["loss"])

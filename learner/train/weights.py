@@ -1,0 +1,150 @@
+"""What is trained: float32 masters, and the model that computes with them in its own, narrower dtype.
+
+Small updates get lost in bfloat16 weights, so the optimizer only sees masters.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from learner.train import lora
+from learner.train.model import HfModel
+from store.config_model import Trainer
+
+
+class Weights(ABC):
+    """A model and its masters, by name."""
+
+    model: HfModel
+    masters: dict[str, nn.Parameter]
+
+    @abstractmethod
+    def collect(self) -> None:
+        """After a backward pass: its gradients are in the masters' `grad`, added to what was there."""
+
+    @abstractmethod
+    def spread(self) -> None:
+        """After the masters changed: the model computes with them."""
+
+    @abstractmethod
+    def reference(self) -> AbstractContextManager[HfModel]:
+        """The base model, as version 0 is. Raises RuntimeError where none is kept."""
+
+    @abstractmethod
+    def merged(self) -> dict[str, Tensor]:
+        """Every weight of the model under its name in the base's files, in the model's dtype."""
+
+    @abstractmethod
+    def as_merged(self) -> AbstractContextManager[HfModel]:
+        """The model that an engine loads from `merged`, with the rounding that this has."""
+
+    def load(self, masters: Mapping[str, Tensor]) -> None:
+        """Puts stored masters in place. Raises ValueError where they have other names or shapes."""
+        if {n: m.shape for n, m in masters.items()} != {n: m.shape for n, m in self.masters.items()}:
+            raise ValueError(
+                "the checkpoint holds other weights than this trainer trains: "
+                "were trainer.method, lora_rank or lora_targets changed?"
+            )
+        with torch.no_grad():
+            for name, master in self.masters.items():
+                master.copy_(masters[name])
+        self.spread()
+
+    def clear(self) -> None:
+        """Drops all gradients."""
+        self.model.zero_grad(set_to_none=True)
+        for master in self.masters.values():
+            master.grad = None
+
+
+class LoraWeights(Weights):
+    """The base stays; the masters are the adapters' A and B, which the model uses as they are."""
+
+    def __init__(self, model: HfModel, settings: Trainer) -> None:
+        self.model = model
+        self.adapters = lora.attach(
+            model, settings.lora_targets, settings.lora_rank, settings.lora_alpha, settings.seed
+        )
+        self.masters = {}
+        for name, adapter in self.adapters.items():
+            self.masters[f"{name}.lora_A"] = adapter.a
+            self.masters[f"{name}.lora_B"] = adapter.b
+
+    def collect(self) -> None:
+        """Nothing to do: the backward pass ends in the masters."""
+
+    def spread(self) -> None:
+        """Nothing to do: the forward pass begins at the masters."""
+
+    @contextmanager
+    def reference(self) -> Iterator[HfModel]:
+        with lora.switched_off(self.adapters):
+            yield self.model
+
+    def merged(self) -> dict[str, Tensor]:
+        weights = {name.replace(".base.", "."): tensor for name, tensor in self.model.state_dict().items()}
+        for name, adapter in self.adapters.items():
+            weights[f"{name}.weight"] = adapter.merged()
+            del weights[f"{name}.a"], weights[f"{name}.b"]
+        return weights
+
+    @contextmanager
+    def as_merged(self) -> Iterator[HfModel]:
+        kept = {name: adapter.base.weight.data for name, adapter in self.adapters.items()}
+        for adapter in self.adapters.values():
+            adapter.base.weight.data = adapter.merged()
+        try:
+            with lora.switched_off(self.adapters):
+                yield self.model
+        finally:
+            for name, adapter in self.adapters.items():
+                adapter.base.weight.data = kept[name]
+
+
+class FullWeights(Weights):
+    """Every weight is trained. `with_reference` keeps a second, frozen copy of the base model."""
+
+    def __init__(self, model: HfModel, *, with_reference: bool) -> None:
+        self.model = model
+        self.base = copy.deepcopy(model).requires_grad_(False) if with_reference else None
+        self.masters = {
+            name: nn.Parameter(parameter.detach().float().clone())
+            for name, parameter in model.named_parameters()
+        }
+
+    def collect(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is None:
+                continue
+            master, gradient = self.masters[name], parameter.grad.float()
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            parameter.grad = None
+
+    def spread(self) -> None:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(self.masters[name])
+
+    @contextmanager
+    def reference(self) -> Iterator[HfModel]:
+        if self.base is None:
+            raise RuntimeError("full training without a KL term keeps no base model")
+        yield self.base
+
+    def merged(self) -> dict[str, Tensor]:
+        return dict(self.model.state_dict())
+
+    @contextmanager
+    def as_merged(self) -> Iterator[HfModel]:
+        yield self.model
+
+
+def of(model: HfModel, settings: Trainer, kl: float) -> Weights:
+    """The masters that these settings train."""
+    if settings.method == "lora":
+        return LoraWeights(model, settings)
+    return FullWeights(model, with_reference=kl > 0)
