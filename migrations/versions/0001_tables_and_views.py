@@ -1,6 +1,6 @@
 """Every table of the first release, and its views.
 
-Longer than other files because a migration is frozen: it repeats `store/tables.py` as that was.
+Longer than other files because a migration is frozen: it repeats `store/tables/` as that was.
 """
 
 import sqlalchemy as sa

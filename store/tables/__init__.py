@@ -1,0 +1,33 @@
+"""Every table, a file a noun. Migrations are checked against this package (`alembic check`).
+
+Wide, immutable facts (`turns`, `votes`, `scores`, `samples`) are apart from the one narrow, mutable row
+that each turn has (`turn_states`): claims, the funnel and the status sentence read only the narrow one.
+People read the views (`store/views.py`), which stay when tables change.
+"""
+
+from store.tables.base import metadata
+from store.tables.learning import batches, samples, steps
+from store.tables.policies import engines, policies, publications, versions
+from store.tables.processes import leases, processes
+from store.tables.scoring import calls, scores, votes
+from store.tables.turns import sessions, set_aside, turn_states, turns
+
+__all__ = [
+    "batches",
+    "calls",
+    "engines",
+    "leases",
+    "metadata",
+    "policies",
+    "processes",
+    "publications",
+    "samples",
+    "scores",
+    "sessions",
+    "set_aside",
+    "steps",
+    "turn_states",
+    "turns",
+    "versions",
+    "votes",
+]
