@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 export DUKOU_STATE_DIR ?= $(CURDIR)/$(STATE)
 
-.PHONY: help demo test up down reset engine engine-install lint types unit status bench lock clean
+.PHONY: help demo test up down reset engine engine-install lint types unit status psql bench lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -47,6 +47,9 @@ reset: $(STAMP)  ## forget all recorded data, checkpoints and versions, after as
 
 status: $(STAMP)  ## the funnel, and what the learner waits for
 	@$(BIN)/python -m learner status
+
+psql: $(STAMP)  ## an SQL shell on the database; make psql ARGS="-c 'select …'"
+	@$(BIN)/python -m local.psql $(ARGS)
 
 lint: $(STAMP)  ## ruff, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports

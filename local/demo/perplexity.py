@@ -12,6 +12,7 @@ def under_base(model_path: Path, asked: list[tuple[str, str]]) -> float:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    torch.set_num_threads(1)  # threads that wait for each other on a busy machine are far slower than one
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).eval()
     total, tokens = 0.0, 0

@@ -1,0 +1,38 @@
+"""`make psql`: an SQL shell on this state folder's database; arguments go to psql."""
+
+import os
+import shutil
+import sys
+
+from sqlalchemy.engine import make_url
+
+from store import database
+from store.config import load_config
+from store.embedded import binaries
+from store.paths import StatePaths
+
+
+def libpq(url: str) -> dict[str, str]:
+    """libpq's environment variables for a SQLAlchemy URL: a password shows in no process list."""
+    parts = make_url(url)
+    host = parts.host or parts.query.get("host")
+    found = {
+        "PGHOST": host,
+        "PGPORT": parts.port,
+        "PGUSER": parts.username,
+        "PGPASSWORD": parts.password,
+        "PGDATABASE": parts.database,
+    }
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def main() -> int:
+    config = load_config()
+    program = shutil.which("psql")
+    if program is None:
+        program = str(binaries.find(StatePaths.for_config(config).postgres / "data") / "psql")
+    os.execve(program, [program, *sys.argv[1:]], {**os.environ, **libpq(database.url(config))})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
