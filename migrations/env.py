@@ -1,12 +1,13 @@
 """How migrations run: one at a time, each in its own transaction, none waiting long for a lock."""
 
+import re
 from logging.config import fileConfig
 from typing import Any, Literal
 
 from alembic import context
 from sqlalchemy import JSON, Connection, NullPool, event, text
 
-from store import arrays, database, tables
+from store import arrays, database, indexes, tables
 
 LOCK_TIMEOUT = "2s"  # a queued ALTER makes everybody behind it wait: better to fail and be run again
 MIGRATORS = 0x44554B4F  # "DUKO": the advisory lock that two migrators meet at
@@ -42,12 +43,18 @@ def frozen_type(kind: str, item: Any, _: Any) -> str | Literal[False]:
     return frozen.get(type(item), False)
 
 
+def no_partition(name: str | None, kind: str, _: Any) -> bool:
+    """Partitions are made as time goes on (`store/partitions.py`): the models know only their tables."""
+    return kind != "table" or not re.search(r"_(default|\d{8}_\d{8})$", name or "")
+
+
 def run(connection: Connection) -> None:
     context.configure(
         connection=connection,
         target_metadata=tables.metadata,
         transaction_per_migration=True,
         render_item=frozen_type,
+        include_name=no_partition,
     )
     with context.begin_transaction():
         context.run_migrations()
@@ -62,6 +69,10 @@ def main() -> None:
         guard.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATORS})
         event.listen(connection, "begin", limit_lock_waits)
         run(connection)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as outside:
+        indexes.rebuild(
+            outside
+        )  # after the lock: who waits for that holds a snapshot, which this would wait for
 
 
 main()

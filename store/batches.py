@@ -3,7 +3,7 @@
 Everything runs in the caller's transaction. `lock_policy` serialises those that close batches of one policy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -11,8 +11,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, func, select, update
 
+from store import whole
 from store.stages import REASONS, Stage, check_move
-from store.tables import batches, policies, samples, scores, turn_states, turns
+from store.tables import batches, hints, policies, samples, turn_states, turns
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
@@ -32,6 +33,8 @@ class NewSample:
     baseline: float
     advantage: float
     staleness: int
+    task: str
+    hint_id: int | None = None
 
 
 def lock_policy(connection: Connection, policy_id: int) -> None:
@@ -68,58 +71,25 @@ def baseline(connection: Connection, policy_id: int) -> dict[str, Any] | None:
     return state
 
 
-def take_scored(
-    connection: Connection, policy_id: int, limit: int, besides: Iterable[UUID]
-) -> Sequence[AnyRow]:
-    """Locks up to `limit` scored turns, oldest first, those that others hold and `besides` left out.
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a batch ended."""
 
-    Columns: what `learner.batch.compose.Candidate` needs; `reward` is the latest score that is not NULL.
-    """
-    lowest, highest = _id_range(turns.c.prompt_ids, turns.c.response_ids)
-    reward = (
-        select(scores.c.value)
-        .where(scores.c.turn_id == turns.c.id, scores.c.value.is_not(None))
-        .order_by(scores.c.created_at.desc(), scores.c.judge)
-        .limit(1)
-        .scalar_subquery()
-    )
+    live_version: int
+    settings: dict[str, Any]
+    reason: str | None
+    detail: str | None
+
+
+def newest_ended(connection: Connection, policy_id: int, count: int) -> list[Ended]:
+    """The newest batches that ended, newest first."""
     query = (
-        select(
-            turns.c.id.label("turn_id"),
-            turns.c.tenant,
-            turns.c.session_id,
-            turns.c.prompt_hash,
-            turns.c.messages,
-            turns.c.tools,
-            turns.c.policy_version_min,
-            turns.c.policy_version_max,
-            func.coalesce(func.cardinality(turns.c.prompt_ids), 0).label("prompt_tokens"),
-            func.coalesce(func.cardinality(turns.c.response_ids), 0).label("answer_tokens"),
-            lowest.label("lowest_id"),
-            highest.label("highest_id"),
-            reward.label("reward"),
-        )
-        .join(turn_states, turn_states.c.turn_id == turns.c.id)
-        .where(
-            turn_states.c.stage == Stage.SCORED,
-            turn_states.c.policy_id == policy_id,
-            turn_states.c.turn_id.not_in(list(besides)),
-        )
-        .order_by(turn_states.c.turn_id)
-        .limit(limit)
-        .with_for_update(skip_locked=True, of=turn_states)
+        select(batches.c.live_version, batches.c.settings, batches.c.reason, batches.c.detail)
+        .where(batches.c.policy_id == policy_id, batches.c.status != "closed")
+        .order_by(batches.c.id.desc())
+        .limit(count)
     )
-    return connection.execute(query).all()
-
-
-def _id_range(*arrays: Any) -> tuple[Any, Any]:
-    """Least and greatest id of several arrays, read in the database: the arrays themselves stay there."""
-    lowest, highest = [], []
-    for array in arrays:
-        token = func.unnest(array).column_valued("token")
-        lowest.append(select(func.min(token)).scalar_subquery())
-        highest.append(select(func.max(token)).scalar_subquery())
-    return func.least(*lowest), func.greatest(*highest)
+    return [Ended(*row) for row in connection.execute(query)]
 
 
 def insert(
@@ -149,6 +119,8 @@ def insert(
             "baseline": member.baseline,
             "advantage": member.advantage,
             "staleness": member.staleness,
+            "task": member.task,
+            "hint_id": member.hint_id,
         }
         for position, member in enumerate(members)
     ]
@@ -216,20 +188,23 @@ def find(connection: Connection, batch_id: int) -> Closed | None:
 
 
 def members(connection: Connection, batch_id: int) -> Sequence[AnyRow]:
-    """A batch's samples in order, with the ids and log-probabilities of their turns."""
+    """A batch's samples in order, with the ids and log-probabilities of their turns, and the ids of the
+    prompt with the hint in it where a teacher takes part."""
     query = (
         select(
             samples.c.turn_id,
             samples.c.reward,
             samples.c.advantage,
             samples.c.staleness,
-            turns.c.prompt_ids,
+            whole.prompt_ids(turns).label("prompt_ids"),
             turns.c.response_ids,
             turns.c.response_logprobs,
             func.coalesce(turns.c.temperature, 1.0).label("temperature"),
             turns.c.finish_reason,
+            hints.c.prompt_ids.label("hint_prompt_ids"),
         )
         .join(turns, turns.c.id == samples.c.turn_id)
+        .outerjoin(hints, hints.c.id == samples.c.hint_id)
         .where(samples.c.batch_id == batch_id)
         .order_by(samples.c.position)
     )
@@ -242,13 +217,14 @@ def conclude(
     status: Literal["trained", "skipped"],
     turn_ids: Sequence[UUID],
     reason: str | None = None,
+    detail: str | None = None,
 ) -> None:
     """Ends a closed batch: its turns are `trained`, or `dropped` with the reason why it was skipped.
 
     Raises ValueError where the batch was not closed: whoever ended it first has it.
     """
     statement = update(batches).where(batches.c.id == batch_id, batches.c.status == "closed")
-    if connection.execute(statement.values(status=status, reason=reason)).rowcount != 1:
+    if connection.execute(statement.values(status=status, reason=reason, detail=detail)).rowcount != 1:
         raise ValueError(f"batch {batch_id} is not waiting for a step")
     after = Stage.TRAINED if status == "trained" else Stage.DROPPED
     move(connection, turn_ids, Stage.BATCHED, after, reason)

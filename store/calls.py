@@ -3,26 +3,65 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, func, insert, select, text
 
+from store import spending
 from store.tables import calls
+
+_OF_CHANNEL = (
+    "timeout",
+    "unreachable",
+    "bad_reply",
+    "http_401",
+    "http_402",
+    "http_403",
+    "http_404",
+    "http_408",
+    "http_429",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request that left this machine. Unknown tokens and prices are None, never 0."""
 
-    purpose: str  # judge | hint | teacher
+    purpose: str  # judge | teacher
     model: str
-    outcome: str  # ok, or the vote status of the fault
+    outcome: str  # ok, or why it gave no verdict: a fault, empty, truncated, unparsable
     seconds: float
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost_usd: float | None = None
 
+    @property
+    def came_back(self) -> bool:
+        """The model answered, whatever it said: the call is on somebody's bill."""
+        return not is_fault(self.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How the calls of one purpose ended lately."""
+
+    purpose: str
+    outcome: str
+    calls: int
+
+
+def is_fault(outcome: str) -> bool:
+    """Whether the call failed on the way, or was refused: nothing was said."""
+    return outcome in ("timeout", "unreachable", "bad_reply", "context_overflow") or outcome.startswith(
+        "http_"
+    )
+
+
+def of_channel(outcome: str) -> bool:
+    """Whether it failed for a reason that has nothing to do with what was asked."""
+    return outcome in _OF_CHANNEL or outcome.startswith("http_5")
+
 
 def record(connection: Connection, call: Call, turn_id: UUID | None) -> int:
-    """Writes the call and returns its id."""
+    """Writes the call, adds it to the sums, and returns its id."""
     statement = (
         insert(calls)
         .values(
@@ -37,4 +76,19 @@ def record(connection: Connection, call: Call, turn_id: UUID | None) -> int:
         )
         .returning(calls.c.id)
     )
-    return int(connection.execute(statement).scalar_one())
+    call_id = int(connection.execute(statement).scalar_one())
+    tokens = (call.prompt_tokens or 0) + (call.completion_tokens or 0)
+    spending.add(connection, tokens, call.cost_usd, came_back=call.came_back)
+    return call_id
+
+
+def lately(connection: Connection, hours: int = 24) -> list[Outcomes]:
+    """How the calls of the last hours ended, most frequent first."""
+    number = func.count().label("number")
+    query = (
+        select(calls.c.purpose, calls.c.outcome, number)
+        .where(calls.c.created_at > func.now() - func.make_interval(0, 0, 0, 0, hours))
+        .group_by(calls.c.purpose, calls.c.outcome)
+        .order_by(number.desc(), text("1, 2"))
+    )
+    return [Outcomes(*row) for row in connection.execute(query)]

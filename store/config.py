@@ -23,7 +23,7 @@ from store.config_model import Config
 log = logging.getLogger(__name__)
 
 #: Variables with the prefix that are no overrides: the file's path, and what gateway.keys refers to.
-OTHER_VARIABLES = ("DUKOU_CONFIG", "DUKOU_KEYS", "DUKOU_TEST_STATE")
+OTHER_VARIABLES = ("DUKOU_CONFIG", "DUKOU_KEYS", "DUKOU_ADMIN_KEYS", "DUKOU_TEST_STATE")
 
 
 @dataclass(frozen=True, slots=True)

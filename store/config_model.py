@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 _URL = re.compile(r"https?://(\S+@)?(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?(/|/[^/\s]\S*)?", re.ASCII)
 
@@ -49,8 +50,8 @@ class Database(Section):
 class Spool(Section):
     fsync: Literal["none", "interval", "always"] = Field(
         "interval",
-        description="none and interval survive the death of any process; interval loses at most a second "
-        "to a power cut, always nothing",
+        description="all survive the death of any process; a power cut costs none up to half a minute, "
+        "interval about a second, always nothing",
     )
     segment_bytes: Positive = Field(64 * 2**20, description="bytes after which a new segment file begins")
     max_bytes: Positive = Field(8 * 2**30, description="bytes the spool may take; a warning comes at 70%")
@@ -69,13 +70,21 @@ class Gateway(Section):
         description="clients' keys, plain or sha256:<64 hex digits>; DUKOU_KEYS holds them comma-separated; "
         "none: no check",
     )
+    admin_keys: list[SecretStr] = Field(
+        default_factory=lambda: [SecretStr("${DUKOU_ADMIN_KEYS:-}")],
+        description="keys of /admin (publish, rollback, pin), written as in keys; none: /admin is closed",
+    )
     max_body_bytes: Positive = Field(32 * 2**20, description="bytes of a request; larger: 413")
     connect_timeout: Seconds = Field(5, description="seconds to reach the engine")
     idle_timeout: Seconds = Field(600, description="seconds of silence from the engine before 504")
+    max_held: Positive = Field(
+        256,
+        description="requests a worker holds while no engine is ready, for at most a minute; one more: 429",
+    )
     write_timeout: Seconds = Field(60, description="seconds a client may read nothing until it is cut off")
     spool: Spool = Spool()
 
-    @field_validator("keys")
+    @field_validator("keys", "admin_keys")
     @classmethod
     def _digests_are_whole(cls, keys: list[SecretStr]) -> list[SecretStr]:
         for key in keys:
@@ -125,6 +134,15 @@ class Policy(Section):
     scope: Literal["global"] = Field("global", description="who shares the policy")
 
 
+class Storage(Section):
+    partition: Literal["day", "month"] = Field(
+        "month", description="the span of turns that one partition holds, and that is deleted at once"
+    )
+    keep_days: int = Field(
+        0, ge=0, description="days that turns are kept, rounded up to whole partitions; 0: for ever"
+    )
+
+
 class Session(Section):
     max_turns: Positive = Field(32, description="main turns after which a session is closed for scoring")
     idle_seconds: Seconds = Field(1800, description="seconds without a request until a session is closed")
@@ -136,6 +154,9 @@ class Judge(Section):
     )
     api_base: str = Field("https://taotoken.net/api", description="OpenAI-compatible; no path is added")
     api_key: SecretStr = Field(SecretStr("${TAOTOKEN_API_KEY:-}"), description="keep it in the environment")
+    api_key_file: str = Field(
+        "", description="file with the key instead; read at every call, so it may rotate"
+    )
     model: str = Field("openai/gpt-5-mini", min_length=1, description="LiteLLM model name")
     votes: Positive = Field(3, description="how often each turn is judged (m)")
     quorum: Positive = Field(2, description="votes that must come back; fewer: the score is NULL")
@@ -143,7 +164,32 @@ class Judge(Section):
     max_tokens: Positive = Field(1024, description="output tokens of one vote")
     timeout_sec: Seconds = Field(60, description="seconds for one call")
     concurrency: Positive = Field(8, description="calls in flight")
-    rubric: str = Field("default@1", min_length=1, description="file under learner/score/rubrics")
+    requests_per_minute: int = Field(0, ge=0, description="calls in any minute, of one process; 0: no limit")
+    tokens_per_minute: int = Field(0, ge=0, description="tokens in any minute, of one process; 0: no limit")
+    usd_per_day: float = Field(0, ge=0, description="US dollars in a day of UTC, of all processes; 0: no cap")
+    usd_total: float = Field(0, ge=0, description="US dollars ever; 0: no cap")
+    tokens_per_day: int = Field(0, ge=0, description="tokens in a day of UTC, of all processes; 0: no cap")
+    tokens_total: int = Field(0, ge=0, description="tokens ever; 0: no cap")
+    usd_per_million_in: float = Field(0, ge=0, description="price of prompt tokens; 0: as LiteLLM knows it")
+    usd_per_million_out: float = Field(0, ge=0, description="price of output tokens; 0: as LiteLLM knows it")
+    case_characters: Annotated[int, Field(ge=2000)] = Field(
+        28_000, description="of request, answer and next state that a judge sees; more is cut in the middle"
+    )
+    rubric: str = Field("default@1", min_length=1, description="a file in rubrics_dir or the built-in folder")
+    rubrics_dir: str = Field("", description="folder of your own rubrics, <name>@<version>.md")
+    rubric_for: list[str] = Field(
+        default_factory=list,
+        description='other rubrics for some turns, the first that fits: "tenant:acme=strict@1", '
+        '"task:tools=tools@2", "tenant:acme,task:chat=…"',
+    )
+
+    @field_validator("rubric_for")
+    @classmethod
+    def _rubric_for_is_whole(cls, rules: list[str]) -> list[str]:
+        condition = r"(tenant|task):[^,=]+"
+        if not all(re.fullmatch(rf"{condition}(,{condition})*=[a-z0-9_-]+@[0-9]+", rule) for rule in rules):
+            raise ValueError('must be rules like "tenant:acme=strict@1" or "task:tools=tools@2"')
+        return rules
 
     @field_validator("quorum")
     @classmethod
@@ -154,13 +200,49 @@ class Judge(Section):
         return quorum
 
 
+class Teacher(Section):
+    enable: bool = Field(
+        False, description="ask this chat model for corrected answers: demonstrations for export and SFT"
+    )
+    api_base: str = Field("https://taotoken.net/api", description="OpenAI-compatible; no path is added")
+    api_key: SecretStr = Field(SecretStr("${TAOTOKEN_API_KEY:-}"), description="keep it in the environment")
+    model: str = Field("openai/gpt-5-mini", min_length=1, description="LiteLLM model name")
+    timeout_sec: Seconds = Field(120, description="seconds for one call")
+    max_tokens: Positive = Field(2048, description="output tokens of one corrected answer")
+    engine_url: str = Field(
+        "", description="an SGLang of its own that measures which hint says most; empty: the first is taken"
+    )
+    candidates: Positive = Field(3, description="hints of one turn that are measured")
+
+
 class Batch(Section):
     rollout_batch_size: Positive = Field(16, description="turns in a full batch")
     rollout_timeout_sec: Seconds = Field(
         1800, description="seconds from a batch's oldest sample until it closes partial"
     )
     min_size: Positive = Field(4, description="fewest turns in a partial batch")
-    max_staleness: Positive = Field(4, description="versions between sampling and training; more: dropped")
+    max_staleness: Positive = Field(4, description="versions between sampling and training; more: stale")
+    late_share: float = Field(
+        0.125,
+        ge=0,
+        le=1,
+        description="share of a batch that may be stale, so that slow tasks are trained too; more: dropped",
+    )
+    max_batch_tokens: int = Field(
+        0, ge=0, description="tokens of prompts and answers after which a batch is full; 0: no such limit"
+    )
+    max_share_tenant: Share = Field(1, description="largest share of a full batch that is one tenant's")
+    max_share_user: Share = Field(1, description="... one person's (the request's `user`, else the key's)")
+    max_share_session: Share = Field(1, description="... one session's")
+    max_share_task: Share = Field(1, description="... of one task class (chat, tools, tool_result)")
+    zeros: Literal["train", "drop", "at_least_one"] = Field(
+        "train",
+        description="turns scored 0: samples like others, dropped, or dropped but for a session's first "
+        "(OpenClaw-RL)",
+    )
+    cut_short: Literal["train", "drop"] = Field(
+        "train", description="answers that ended at their token limit"
+    )
     stall_warn_interval: Seconds = Field(30, description="seconds without a new sample until the log says so")
     poll_interval: Seconds = Field(1.0, description="seconds between looks at the table")
 
@@ -176,6 +258,11 @@ class Advantage(Section):
 
 
 class Loss(Section):
+    mode: Literal["rl", "opd", "combine"] = Field(
+        "rl", description="rl: rewards; opd: distillation from hints; combine: both, weighed"
+    )
+    w_rl: float = Field(1.0, gt=0, description="combine: weight of the reward's advantage")
+    w_opd: float = Field(1.0, gt=0, description="opd and combine: weight of the teacher's")
     clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio new/old is clipped below 1 minus this")
     clip_high: float = Field(0.28, gt=0, description="the ratio new/old is clipped above 1 plus this")
     kl: float = Field(0.1, ge=0, description="weight of k3 to the base model; OpenClaw-RL: 0")
@@ -183,6 +270,33 @@ class Loss(Section):
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = Field(
         "token_mean",
         description="mean over all tokens, over the turns' means, or over turns of trainer.max_tokens each",
+    )
+
+
+class Guard(Section):
+    max_kl: float = Field(
+        2.0, ge=0, description="nats a token (k3 to the base model) above which learning freezes; 0: never"
+    )
+    min_entropy: float = Field(
+        0.2, ge=0, lt=1, description="learning freezes below this share of the first steps' entropy; 0: never"
+    )
+    max_length: float = Field(
+        4.0, ge=0, description="... when answers are this many times as long as in the first steps; 0: never"
+    )
+    min_distinct: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="... when answers repeat themselves: trigrams of tokens are distinct to "
+        "less than this share of the first steps'; 0: never",
+    )
+    same_rewards: int = Field(
+        5, ge=0, description="... after so many batches in a row whose rewards are all the same; 0: never"
+    )
+    max_spike: float = Field(
+        20.0,
+        ge=0,
+        description="a batch is skipped whose gradient norm is this many times the recent median; 0: never",
     )
 
 
@@ -221,7 +335,39 @@ class Publish(Section):
     form: Literal["full", "adapter"] = Field("full", description="merged weights, or LoRA beside the base")
     automatic: bool = Field(True, description="move the live pointer after every step")
     probe_tolerance: float = Field(0.5, gt=0, description="nats by which a probe may differ (noise: 0.05)")
+    max_kl: float = Field(
+        0, ge=0, description="nats a token from the base model, above which a version is refused; 0: no limit"
+    )
+    max_cold_share: float = Field(
+        0,
+        ge=0,
+        description="cached tokens that a publish makes cold, as a share of those computed until the next; "
+        "more: it waits; 0: no limit",
+    )
+    trial_share: float = Field(
+        0, ge=0, lt=1, description="share of the sessions that get a new adapter before all do; 0: no trial"
+    )
+    trial_seconds: Seconds = Field(
+        3600, description="seconds after which a trial ends well for want of scores"
+    )
+    pin_sessions: float = Field(
+        0,
+        ge=0,
+        description="seconds for which a session stays on the adapter it began with; 0: it moves at once",
+    )
+    checksums: bool = Field(
+        True, description="compare an engine's tensors with the files after a load of full weights"
+    )
     poll_interval: Seconds = Field(1.0, description="seconds between the reconciler's looks")
+
+
+class Watch(Section):
+    turns: int = Field(
+        50, ge=0, description="scored turns of a version before it is compared with the one before; 0: never"
+    )
+    drop: float = Field(0.2, gt=0, description="fall of the mean score for which a version is rolled back …")
+    length: float = Field(3.0, gt=1, description="… or by which factor answers are longer or shorter …")
+    confidence: float = Field(0.99, gt=0.5, lt=1, description="… if it is sure to this degree")
 
 
 class Config(Section):
@@ -234,12 +380,16 @@ class Config(Section):
     engine: Engine = Engine()
     policy: Policy = Policy()
     session: Session = Session()
+    storage: Storage = Storage()
     judge: Judge = Judge()
+    teacher: Teacher = Teacher()
     batch: Batch = Batch()
     advantage: Advantage = Advantage()
     loss: Loss = Loss()
+    guard: Guard = Guard()
     trainer: Trainer = Trainer()
     publish: Publish = Publish()
+    watch: Watch = Watch()
 
     @field_validator("publish")
     @classmethod
@@ -247,4 +397,10 @@ class Config(Section):
         trainer = info.data.get("trainer")
         if publish.form == "adapter" and trainer is not None and trainer.method != "lora":
             raise ValueError('form = "adapter" needs trainer.method = "lora"')
+        targets = trainer.lora_targets if publish.form == "adapter" and trainer is not None else []
+        for one, other in (("q_proj", "v_proj"), ("v_proj", "q_proj"), ("up_proj", "gate_proj")):
+            if one in targets and other not in targets:
+                raise ValueError(f"engines fuse {one} with {other}: name both in trainer.lora_targets")
+        if publish.form == "full" and publish.trial_share > 0:
+            raise ValueError('trial_share needs form = "adapter": full weights are not served side by side')
         return publish

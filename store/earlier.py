@@ -1,7 +1,8 @@
 """Turns found again: what lineage asks of the past.
 
-There are two digests, each with an index: `history_hash` (messages and answer: what a continuation begins
-with) and `prompt_hash` (messages alone: what a repeated request has). Digests begin at the key, so what
+There are three digests, each with an index: `history_hash` (messages and answer: what a continuation begins
+with), `prompt_hash` (messages alone: what a repeated request has) and `exchange_hash` (the last message and
+the answer: what a window of the conversation ends with). Digests begin at the key, so what
 matches is of the same key. Nothing here reads a history.
 """
 
@@ -16,7 +17,7 @@ from sqlalchemy.types import Uuid
 
 _COLUMNS = """
     t.id, t.request_id, t.key_id, t.user_name, t.session_id, t.segment_id, t.parent_id, t.parent_messages,
-    t.kind, t.kind_reason, t.status, t.history_hash, t.prompt_hash,
+    t.kind, t.kind_reason, t.status, t.history_hash, t.prompt_hash, t.exchange_hash,
     case when t.status <> 'ok' or t.kind_reason = 'summary' then t.response_text end as response_text,
     t.client_request_id, t.started_at, t.finished_at,
     coalesce(
@@ -43,6 +44,7 @@ class Earlier:
     status: str
     history_hash: bytes | None
     prompt_hash: bytes | None
+    exchange_hash: bytes | None
     response_text: str | None  # read only where the answer was cut off, or is a summary
     client_request_id: str | None
     started_at: datetime
@@ -56,12 +58,14 @@ def find(
     histories: Iterable[bytes] = (),
     prompts: Iterable[bytes] = (),
     ids: Iterable[UUID] = (),
+    exchanges: Iterable[bytes] = (),
 ) -> list[Earlier]:
     """The turns of these tenants that have one of the digests or ids: an index look-up each."""
     given = {
         "tenants": sorted(set(tenants)),
         "histories": list(histories),
         "prompts": list(prompts),
+        "exchanges": list(exchanges),
         "ids": list(ids),
     }
     return [Earlier(**row) for row in connection.execute(_FIND, given).mappings()]
@@ -91,8 +95,11 @@ _FIND: TextClause = text(
     f"select {_COLUMNS} from turns t where t.id in ("
     " select id from turns where tenant = any(cast(:tenants as text[])) and history_hash = any(:histories)"
     " union select id from turns where tenant = any(cast(:tenants as text[])) and prompt_hash = any(:prompts)"
+    " union select id from turns where tenant = any(cast(:tenants as text[]))"
+    "   and exchange_hash = any(:exchanges)"
     " union select id from turns where tenant = any(cast(:tenants as text[])) and id = any(:ids))"
 ).bindparams(
+    bindparam("exchanges", type_=ARRAY(BYTEA())),
     bindparam("histories", type_=ARRAY(BYTEA())),
     bindparam("prompts", type_=ARRAY(BYTEA())),
     bindparam("ids", type_=ARRAY(Uuid())),

@@ -1,5 +1,6 @@
 """Engines as their reconciler last saw them: one row a URL."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -18,7 +19,8 @@ class EngineRow:
     state: State
     reason: str | None
     version: int | None  # what it serves, as verified; None: unknown
-    dialect: str | None  # sglang | plain; None: it never answered
+    dialect: str | None  # sglang | vllm | plain; None: it never answered
+    beside: list[str]  # adapters that some sessions get instead of the version
     seen_at: datetime
 
 
@@ -30,9 +32,17 @@ def see(
     reason: str | None,
     version: int | None,
     dialect: str | None,
+    beside: Iterable[str] = (),
 ) -> None:
     """Writes what is known of an engine now."""
-    values = {"state": state, "reason": reason, "version": version, "dialect": dialect, "seen_at": func.now()}
+    values = {
+        "state": state,
+        "reason": reason,
+        "version": version,
+        "dialect": dialect,
+        "beside": sorted(beside),
+        "seen_at": func.now(),
+    }
     statement = insert(engines).values(url=url, **values)
     connection.execute(statement.on_conflict_do_update(index_elements=[engines.c.url], set_=values))
 

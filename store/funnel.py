@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, extract, func, select
 
+from store.batches import Ended, newest_ended
 from store.stages import Stage
 from store.tables import (
     batches,
@@ -32,6 +33,7 @@ from store.tables import (
 
 RECENT = 1000
 SHOWN_VERSIONS = 5
+SHOWN_BATCHES = 3
 
 #: Seconds after which a process that did not report counts as gone; it reports every 2 seconds.
 GONE_AFTER = 15.0
@@ -115,6 +117,7 @@ class Snapshot:
     beats: tuple[Beat, ...]
     open_batch: OpenBatch | None
     publish_error: str | None
+    ended: tuple[Ended, ...] = ()  # the newest batches that ended, newest first
 
     def waiting(self, stage: Stage) -> int:
         """Turns now at a live stage."""
@@ -167,6 +170,7 @@ def snapshot(connection: Connection, policy: str) -> Snapshot:
         beats=_beats(connection),
         open_batch=_open_batch(connection, policy_id),
         publish_error=_publish_error(connection, policy_id, live_version),
+        ended=() if policy_id is None else tuple(newest_ended(connection, policy_id, SHOWN_BATCHES)),
     )
 
 

@@ -14,7 +14,10 @@ from store.config_keys import flatten, shown
 SECTIONS = ("slime", "openclaw")
 
 _MODES = ("rl", "opd", "combine")
-_NO_TEACHER = "there is no teacher stage yet; training runs in mode rl without one"
+_NO_TEACHER = (
+    "distillation needs no teacher of its own here: the trainer's model is the teacher, under the judge's "
+    "hints; a chat model that writes corrected answers goes under [teacher]"
+)
 
 
 class Key(NamedTuple):
@@ -51,9 +54,10 @@ def _judge_model(value: object) -> object:
 
 
 def _mode(value: object) -> object:
-    if str(value).removeprefix("openclaw-") not in _MODES:
+    mode = str(value).removeprefix("openclaw-")
+    if mode not in _MODES:
         raise ValueError("must be rl, opd or combine, with or without openclaw- before it")
-    return value
+    return mode
 
 
 KEYS: tuple[Key, ...] = (
@@ -88,8 +92,8 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "openclaw.mode",
-        None,
-        "mode {value}: the teacher stage is not there yet; training runs in mode rl",
+        "loss.mode",
+        "openclaw- before it is left out; the teacher is the trainer's model under the judge's hints",
         _mode,
     ),
     Key("openclaw.api_host", "gateway.host"),
@@ -117,7 +121,7 @@ KEYS: tuple[Key, ...] = (
         "openclaw.at_least_one.enable",
         None,
         'a score of 0 is an ordinary sample here, and advantage.kind = "running" gives it a gradient: '
-        "nothing has to be unmasked",
+        'nothing has to be unmasked; where zeros are dropped all the same, batch.zeros = "at_least_one"',
     ),
 )
 
@@ -141,7 +145,7 @@ def _take(key: Key, value: object, found: Translation) -> None:
         return
     if key.ours is not None:
         found.given[key.ours] = (key.theirs, converted)
-    elif (key.theirs, str(value).removeprefix("openclaw-")) != ("openclaw.mode", "rl"):
+    else:
         found.warnings.append(f"{key.theirs}: {key.answer.format(value=value)}")
 
 

@@ -51,6 +51,11 @@ class StatePaths:
         return self.run / "routes.json"
 
     @property
+    def metrics(self) -> Path:
+        """What each of the gateway's processes counts, a file a process."""
+        return self.run / "metrics"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

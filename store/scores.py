@@ -1,4 +1,4 @@
-"""Scores: what the votes about a turn come to; and the reading of what is to be judged."""
+"""Scores: what the evidence about a turn comes to; and the reading of what is to be judged."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,13 +7,27 @@ from uuid import UUID
 from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from store import whole
 from store.tables import scores, turns
+
+FEEDBACK = "feedback"  # the reason of a score that people, or the environment, gave
+REGENERATED = "regenerated"  # … that the user asked again and went on from another answer
+
+#: Of a turn's scores the first in this order counts: feedback, then the newest judge, then lineage.
+COUNTS = (
+    (scores.c.reason.is_not_distinct_from(FEEDBACK)).desc(),
+    scores.c.value.is_(None),
+    scores.c.reason.is_not_distinct_from(REGENERATED),
+    scores.c.created_at.desc(),
+    scores.c.judge,
+    scores.c.rubric,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     value: float | None  # in [-1, 1]; None with a reason
-    reason: str  # majority | tie | no_quorum | abstained | …
+    reason: str  # majority | tie | no_quorum | abstained | feedback | regenerated
     hint: str | None = None
 
 
@@ -27,6 +41,8 @@ class Judged:
     tool_calls: list[Any]
     next_messages: list[Any]  # the following request's messages, in full
     parent_messages: int | None  # how many of them are this turn's history and answer
+    tenant: str = "default"
+    tools: list[Any] | None = None
 
 
 def read_judged(connection: Connection, turn_id: UUID, next_turn_id: UUID) -> Judged | None:
@@ -34,19 +50,23 @@ def read_judged(connection: Connection, turn_id: UUID, next_turn_id: UUID) -> Ju
     child = turns.alias("child")
     both = turns.join(child, child.c.id == next_turn_id)
     statement = select(
-        turns.c.messages,
+        whole.messages(turns),
         turns.c.response_text,
         turns.c.reasoning_text,
         turns.c.tool_calls,
-        child.c.messages,
+        whole.messages(child),
         child.c.parent_messages,
+        turns.c.tenant,
+        whole.tools(turns),
     )
     statement = statement.select_from(both).where(turns.c.id == turn_id)
     row = connection.execute(statement).one_or_none()
     if row is None:
         return None
-    messages, text, reasoning, tool_calls, next_messages, parent_messages = row
-    return Judged(messages or [], text, reasoning, tool_calls or [], next_messages or [], parent_messages)
+    messages, text, reasoning, tool_calls, next_messages, parent_messages, tenant, tools = row
+    return Judged(
+        messages or [], text, reasoning, tool_calls or [], next_messages or [], parent_messages, tenant, tools
+    )
 
 
 def record(
@@ -64,3 +84,11 @@ def record(
         index_elements=["turn_id", "judge", "rubric"], set_={**facts, "created_at": func.now()}
     )
     connection.execute(statement)
+
+
+def has_feedback(connection: Connection, turn_id: UUID) -> bool:
+    """Whether people or the environment said how good the answer was."""
+    query = select(scores.c.turn_id).where(
+        scores.c.turn_id == turn_id, scores.c.reason == FEEDBACK, scores.c.value.is_not(None)
+    )
+    return connection.execute(query.limit(1)).first() is not None

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Connection, case, func, or_, text, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, or_, text, tuple_, update
 
 from store.tables import sessions
 
@@ -40,27 +39,9 @@ def touch(connection: Connection, touches: Iterable[Touch]) -> None:
     if not newest:
         return
     # In one order everywhere: two drainers must not wait for each other.
-    values = [
-        {
-            "tenant": new.tenant,
-            "id": new.id,
-            "key_id": new.key_id,
-            "source": new.source,
-            "last_turn_at": new.at,
-        }
-        for _, new in sorted(newest.items())
-    ]
-    statement = insert(sessions)
-    stays = sessions.c.done_reason == "max_turns"
-    statement = statement.on_conflict_do_update(
-        index_elements=[sessions.c.tenant, sessions.c.id],
-        set_={
-            "last_turn_at": func.greatest(sessions.c.last_turn_at, statement.excluded.last_turn_at),
-            "done_at": case((stays, sessions.c.done_at)),
-            "done_reason": case((stays, sessions.c.done_reason)),
-        },
-    )
-    connection.execute(statement, values)
+    rows = [new for _, new in sorted(newest.items())]
+    columns = ("tenant", "id", "key_id", "source", "at")
+    connection.exec_driver_sql(_TOUCH, tuple([getattr(row, name) for row in rows] for name in columns))
 
 
 def close(
@@ -106,4 +87,12 @@ _DROP_WAITING = text(
     " from unnest(cast(:tenants as text[]), cast(:sessions as text[])) as ended (tenant, session_id)"
     " join turns t on t.tenant = ended.tenant and t.session_id = ended.session_id"
     " where s.turn_id = t.id and s.stage = 'awaiting_next'"
+)
+_TOUCH = (
+    "insert into sessions (tenant, id, key_id, source, last_turn_at)"
+    " select * from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])"
+    " on conflict (tenant, id) do update set"
+    " last_turn_at = greatest(sessions.last_turn_at, excluded.last_turn_at),"
+    " done_at = case when sessions.done_reason = 'max_turns' then sessions.done_at end,"
+    " done_reason = case when sessions.done_reason = 'max_turns' then sessions.done_reason end"
 )

@@ -4,7 +4,8 @@
           └──────────────┴──────────┴─────────┴─► dropped (with a reason)
 
 A side turn, or one that can never be trained, is born `dropped`. `scored` means counted: a score that is
-not NULL and a turn that may be trained. Nothing leaves `trained`; only re-scoring leaves `dropped`.
+not NULL and a turn that may be trained. Feedback scores a turn that has no next state, or not yet. Nothing
+leaves `trained`; only a next state that came late, feedback and re-scoring leave `dropped`.
 """
 
 from enum import StrEnum
@@ -31,8 +32,13 @@ MOVES: frozenset[tuple[Stage, Stage]] = frozenset(
         (Stage.BATCHED, Stage.DROPPED),
         (Stage.DROPPED, Stage.AWAITING_NEXT),
         (Stage.DROPPED, Stage.SCORABLE),
+        (Stage.AWAITING_NEXT, Stage.SCORED),
+        (Stage.DROPPED, Stage.SCORED),
     }
 )
+
+#: Reasons of a drop that a score takes back, wherever it comes from.
+RESCUED = frozenset({"no_next_state", "no_quorum", "abstained"})
 
 #: What a dropped turn's reason means, in the words of `learner status`. A new reason adds its words here.
 REASONS: dict[str, str] = {
@@ -45,6 +51,7 @@ REASONS: dict[str, str] = {
     "logprob_not_finite": "the engine gave a log-probability that is not a number",
     "version_unknown": "it is not known which policy version answered",
     "empty_answer": "the answer has no tokens",
+    "forgotten": "its text was forgotten (python -m store.forget)",
     "retry": "the client sent the same request again",
     "sampling_greedy": "sampled at temperature 0: not an on-policy sample",
     "sampling_truncated": "sampled with top-p, top-k or min-p",
@@ -59,6 +66,11 @@ REASONS: dict[str, str] = {
     "too_long": "longer than the trainer's token budget",
     "out_of_vocabulary": "an id outside the model's vocabulary",
     "no_spread": "all answers of its group got the same reward: nothing to compare",
+    "no_hint": "no hint says how it should have been answered, and loss.mode is opd",
+    "zero_score": "scored 0, and batch.zeros drops those",
+    "cut_short": "the answer ended at its token limit, and batch.cut_short drops those",
+    "grad_spike": "the step's gradient was many times larger than usual: the whole batch was skipped",
+    "drift": "the answers of its batch had drifted too far: the batch was skipped and learning is frozen",
     "not_finite": "the step's loss or gradient was not a number: the whole batch was skipped",
 }
 

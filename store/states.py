@@ -1,16 +1,19 @@
 """Claims on `turn_states`: who may score a turn now, and how the turn moves on.
 
+A turn that is scorable is claimed in order; any turn may be claimed by its id, to score it once more.
+
 A claim is a lease with a fencing token. Whoever comes back after its lease was retaken holds an old token
 and can write nothing. Leases are compared with the database's clock: scorers on several machines share it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from sqlalchemy import Connection, Update, func, or_, select, update
+from sqlalchemy import Connection, Update, and_, func, or_, select, update
 
-from store.stages import Stage, check_move
+from store.stages import RESCUED, Stage, check_move
 from store.tables import turn_states
 
 
@@ -53,19 +56,67 @@ def claim_scorable(connection: Connection, owner: str, seconds: float) -> Claim 
     return None if row is None else Claim(row[0], row[1], row[2], row[3])
 
 
-def hold(connection: Connection, claim: Claim) -> None:
-    """Keeps anybody from retaking the turn until this transaction ends.
+def claim_again(connection: Connection, turn_id: UUID, owner: str, seconds: float) -> Claim | None:
+    """Leases a turn that was judged before, whatever became of it; None where somebody holds it, or it has
+    yet to be judged for the first time."""
+    states = turn_states.c
+    statement = (
+        update(turn_states)
+        .where(
+            states.turn_id == turn_id,
+            states.stage.not_in((Stage.AWAITING_NEXT, Stage.SCORABLE)),
+            or_(states.lease_until.is_(None), states.lease_until < func.now()),
+        )
+        .values(
+            lease_owner=owner,
+            lease_token=states.lease_token + 1,
+            lease_until=func.now() + timedelta(seconds=seconds),
+        )
+        .returning(states.turn_id, states.next_turn_id, states.lease_token, states.attempts)
+    )
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else Claim(row[0], row[1], row[2], row[3])
+
+
+def release(connection: Connection, claim: Claim) -> None:
+    """Gives a lease of `claim_again` back; the turn stays where it is.
 
     Raises:
-        LeaseLostError: it was retaken already.
+        LeaseLostError: another process has taken the turn.
     """
+    states = turn_states.c
+    statement = (
+        update(turn_states)
+        .where(states.turn_id == claim.turn_id, states.lease_token == claim.token)
+        .values(lease_owner=None, lease_until=None)
+    )
+    _apply(connection, statement, claim)
+
+
+def rescue(connection: Connection, turn_ids: Sequence[UUID]) -> None:
+    """Turns that now have a score although they could not get one from a judge: they are scored.
+
+    Only those that may be trained and that wait, or were dropped, for want of a next state or of votes.
+    """
+    states = turn_states.c
+    waits = states.stage.in_((Stage.AWAITING_NEXT, Stage.SCORABLE))
+    unjudged = and_(states.stage == Stage.DROPPED, states.reason.in_(RESCUED))
+    statement = (
+        update(turn_states)
+        .where(states.turn_id.in_(turn_ids), or_(waits, unjudged))
+        .values(stage=Stage.SCORED, reason=None, lease_owner=None, lease_until=None, changed_at=func.now())
+    )
+    connection.execute(statement)
+
+
+def holds(connection: Connection, claim: Claim) -> bool:
+    """Whether the claim still stands; if so nobody retakes the turn until this transaction ends."""
     statement = (
         select(turn_states.c.turn_id)
         .where(turn_states.c.turn_id == claim.turn_id, turn_states.c.lease_token == claim.token)
         .with_for_update(read=True)
     )
-    if connection.execute(statement).one_or_none() is None:
-        raise LeaseLostError(str(claim.turn_id))
+    return connection.execute(statement).one_or_none() is not None
 
 
 def finish(connection: Connection, claim: Claim, after: Stage, reason: str | None) -> None:

@@ -37,6 +37,26 @@ def exists(connection: Connection, batch_id: int) -> bool:
     return connection.scalar(select(func.count()).where(steps.c.batch_id == batch_id)) == 1
 
 
+def metrics(connection: Connection, policy_id: int, count: int, *, newest: bool) -> list[dict[str, Any]]:
+    """The metrics of a policy's first or newest steps, oldest first."""
+    number = steps.c.number
+    query = (
+        select(steps.c.metrics)
+        .where(steps.c.policy_id == policy_id)
+        .order_by(number.desc() if newest else number)
+        .limit(count)
+    )
+    found = list(connection.scalars(query))
+    return found[::-1] if newest else found
+
+
+def metric(connection: Connection, policy_id: int, version: int, name: str) -> float | None:
+    """One number of the step that made a version; None where it was not measured."""
+    query = select(steps.c.metrics).where(steps.c.policy_id == policy_id, steps.c.version == version)
+    measured: dict[str, float | None] = connection.scalar(query) or {}
+    return measured.get(name)
+
+
 def next_number(connection: Connection, policy_id: int) -> int:
     """One more than the newest step's number."""
     newest = connection.scalar(select(func.max(steps.c.number)).where(steps.c.policy_id == policy_id))

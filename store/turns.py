@@ -1,6 +1,6 @@
 """Turns, written once by the drainer together with their states."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,10 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql import any_
 from sqlalchemy.types import Uuid
 
+from store import bases, contents, copying, layout, partitions
+from store.body import Body
+from store.contents import Kept
+from store.layout import Facts
 from store.stages import Stage
 from store.tables import set_aside, turn_states, turns
 
@@ -39,9 +43,7 @@ class Recorded:
     status: str
     error: str | None
     http_status: int | None
-    request_body: bytes
-    messages: Any
-    tools: Any
+    body: Body
     sampling: Any
     response_text: str | None
     reasoning_text: str | None
@@ -59,6 +61,7 @@ class Recorded:
     text_altered: bool
     history_hash: bytes | None
     prompt_hash: bytes | None
+    exchange_hash: bytes | None
     client_request_id: str | None
     started_at: datetime
     first_token_at: datetime | None
@@ -85,17 +88,19 @@ def recorded(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
 
 
 def insert_turns(
-    connection: Connection, rows: Iterable[tuple[Recorded, Place]], born_dropped: Mapping[UUID, str]
+    connection: Connection, rows: Sequence[tuple[Recorded, Place]], born_dropped: Mapping[UUID, str]
 ) -> None:
-    """Writes turns and their states; what is there already stays as it is.
+    """Writes turns, each as what it adds to its base, and their states.
 
     Args:
+        rows: not there yet (`recorded`); a turn comes after those that it begins with.
         born_dropped: turn id → why its state begins as dropped, beside those that cannot be trained.
     """
-    values = [_values(what, where) for what, where in rows]
-    if not values:
+    if not rows:
         return
-    connection.execute(insert(turns).on_conflict_do_nothing(), values)
+    values, kept = _laid(connection, rows)
+    contents.keep(connection, kept)
+    copying.copy_rows(connection, turns, values)
     states = [
         {
             "turn_id": row["id"],
@@ -106,7 +111,7 @@ def insert_turns(
         }
         for row in values
     ]
-    connection.execute(insert(turn_states).on_conflict_do_nothing(), states)
+    copying.copy_rows(connection, turn_states, states)
 
 
 def followed(connection: Connection, pairs: Mapping[UUID, UUID]) -> None:
@@ -151,7 +156,35 @@ def put_aside(connection: Connection, turn_id: UUID, error: str, record: bytes) 
     connection.execute(statement, {"id": turn_id, "error": error, "record": record})
 
 
-_RECORDED = tuple(field.name for field in fields(Recorded))
+def _laid(
+    connection: Connection, rows: Sequence[tuple[Recorded, Place]]
+) -> tuple[list[dict[str, Any]], list[Kept]]:
+    """The rows as they are stored, and the contents that they point to."""
+    spans = partitions.spans(connection)
+    here = {what.id for what, _ in rows}
+    known = bases.find(connection, [one for row in rows for one in _begins_with(*row) if one not in here])
+    values: list[dict[str, Any]] = []
+    kept: list[Kept] = []
+    for what, where in rows:
+        period = partitions.period_of(what.id, spans)
+        facts = Facts(
+            what.id, what.tenant, period, what.body, what.prompt_ids, what.response_ids, what.response_text
+        )
+        near = [known[one] for one in _begins_with(what, where) if one in known]
+        laid = layout.lay(facts, near, known.get(where.parent_id) if where.parent_id is not None else None)
+        known[what.id] = laid.base
+        kept += laid.kept
+        values.append(_values(what, where) | laid.columns)
+    return values, kept
+
+
+def _begins_with(what: Recorded, where: Place) -> list[UUID]:
+    """The turns that this one may begin with."""
+    sibling = what.request_id if what.request_id != what.id else None
+    return [one for one in (sibling, where.parent_id, where.retry_of) if one is not None]
+
+
+_RECORDED = tuple(field.name for field in fields(Recorded) if field.name != "body")
 _PLACE = tuple(field.name for field in fields(Place))
 
 

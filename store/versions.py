@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, func, literal, select, update
 from sqlalchemy.engine import RowMapping
 
-from store.tables import policies, versions
+from store.tables import engines, policies, versions
 
 Form = Literal["full", "adapter"]
 Status = Literal["written", "live", "retired", "refused"]
@@ -60,7 +60,7 @@ def next_version(connection: Connection, policy_id: int) -> int:
 
     The policy's row stays locked until the transaction ends, so that two callers never get the same one.
     """
-    live = _lock(connection, policy_id)
+    live = lock(connection, policy_id)
     highest = connection.scalar(select(func.max(versions.c.version)).where(versions.c.policy_id == policy_id))
     return max(live, highest if highest is not None else -1) + 1
 
@@ -101,20 +101,36 @@ def live(connection: Connection, policy: str) -> Version | None:
     return None if row is None else Version.from_row(row)
 
 
-def set_live(connection: Connection, policy_id: int, version: int) -> None:
-    """Moves the live pointer, forward or back; the version that was live is retired.
+def newest(connection: Connection, policy_id: int, count: int) -> list[Version]:
+    """The versions with the greatest numbers, greatest first."""
+    query = select(versions).where(versions.c.policy_id == policy_id)
+    rows = connection.execute(query.order_by(versions.c.version.desc()).limit(count)).mappings()
+    return [Version.from_row(row) for row in rows]
+
+
+def served(connection: Connection, policy_id: int) -> set[int]:
+    """The versions that some engine was last seen with."""
+    known = select(versions.c.version).where(
+        versions.c.policy_id == policy_id, versions.c.version.in_(select(engines.c.version))
+    )
+    return set(connection.scalars(known))
+
+
+def set_live(connection: Connection, policy_id: int, version: int, because: str | None = None) -> None:
+    """Moves the live pointer, forward or back; the version that was live is retired, with the reason.
 
     Raises:
         UnknownVersionError: there is no such version.
         RefusedVersionError: it was refused.
     """
-    before = _lock(connection, policy_id)
+    before = lock(connection, policy_id)
     target = get(connection, policy_id, version)
     if target.status == "refused":
         raise RefusedVersionError(f"version {version} was refused: {target.reason}")
     if before != version:
         word = "superseded" if version > before else "rolled back"
-        _mark(connection, policy_id, before, "retired", f"{word}: version {version} became live")
+        cause = f"{word}: version {version} became live"
+        _mark(connection, policy_id, before, "retired", f"{cause} ({because})" if because else cause)
     _mark(connection, policy_id, version, "live", None)
     connection.execute(update(policies).where(policies.c.id == policy_id).values(live_version=version))
 
@@ -129,8 +145,10 @@ def refuse(connection: Connection, policy_id: int, version: int, reason: str) ->
     """
     if version == 0:
         raise RefusedVersionError(f"version 0 is the base model and cannot be refused ({reason})")
-    current = _lock(connection, policy_id)
+    current = lock(connection, policy_id)
     _mark(connection, policy_id, version, "refused", reason)
+    ends = update(policies).where(policies.c.id == policy_id, policies.c.trial_version == version)
+    connection.execute(ends.values(trial_version=None, trial_share=None, trial_at=None))
     if current != version:
         return current
     fallback = next(
@@ -159,7 +177,7 @@ def ancestors(connection: Connection, policy_id: int, version: int) -> list[int]
     return list(connection.scalars(select(line.c.version).order_by(line.c.distance)))
 
 
-def _lock(connection: Connection, policy_id: int) -> int:
+def lock(connection: Connection, policy_id: int) -> int:
     """Locks the policy's row and returns its live version."""
     query = select(policies.c.live_version).where(policies.c.id == policy_id).with_for_update()
     live_version: int | None = connection.scalar(query)

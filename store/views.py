@@ -11,10 +11,12 @@ from sqlalchemy import Connection, text
 TURN = """
 select t.id, t.tenant, t.session_id, t.segment_id, t.parent_id, t.ordinal, t.kind, t.kind_reason,
        t.session_source, t.endpoint, t.stream, t.model, t.engine, t.status, t.error, t.http_status,
-       t.messages, t.tools, t.sampling, t.response_text, t.reasoning_text, t.tool_calls, t.finish_reason,
-       t.choice_index, t.usage, t.prompt_ids, t.response_ids, t.response_logprobs, t.capture,
-       t.sampling_class, t.trainable, t.untrainable_reason, p.name as policy, t.policy_version_min,
-       t.policy_version_max, t.client_request_id, t.started_at, t.first_token_at, t.finished_at
+       turn_messages(t.id) as messages, turn_tools(t.tenant, t.period, t.tools_hash) as tools, t.sampling,
+       t.response_text, t.reasoning_text, t.tool_calls, t.finish_reason, t.choice_index, t.usage,
+       case when t.base_tokens = 0 then t.prompt_ids else turn_prompt_ids(t.id) end as prompt_ids,
+       t.response_ids, t.response_logprobs, t.capture, t.sampling_class, t.trainable, t.untrainable_reason,
+       p.name as policy, t.policy_version_min, t.policy_version_max, t.client_request_id, t.started_at,
+       t.first_token_at, t.finished_at, t.prefix_ok
 from turns t
 left join policies p on p.id = t.policy_id
 """
@@ -28,7 +30,7 @@ select t.tenant, t.session_id, t.segment_id, t.id as turn_id, t.choice_index,
        m.part, m.role, m.content, m.message, t.started_at as at
 from turns t
 cross join lateral (
-    select case when json_typeof(t.messages) = 'array' then t.messages else '[]' end as list
+    select coalesce(turn_messages(t.id), '[]') as list
 ) l
 cross join lateral (
     select a.n, 'request' as part, a.body->>'role' as role,
@@ -48,21 +50,23 @@ cross join lateral (
 where t.kind = 'main'
 """
 
-# The score that counts: feedback outranks every judge, then the newest.
+# The score that counts, as `store.scores.COUNTS` has it: feedback, then the newest judge, then lineage.
 TRAJECTORY = """
 select t.tenant, t.session_id, t.segment_id, t.id as turn_id, t.parent_id, t.ordinal, t.choice_index,
        t.status, s.stage, s.reason, s.next_turn_id, sc.value as score, sc.reason as score_reason, sc.judge,
        sc.rubric, sc.hint, sa.batch_id, sa.reward, sa.baseline, sa.advantage, sa.staleness,
-       cardinality(t.prompt_ids) as prompt_tokens, cardinality(t.response_ids) as response_tokens,
-       t.prompt_ids, t.response_ids, t.response_logprobs, p.name as policy, t.policy_version_min,
-       t.policy_version_max, t.started_at
+       t.prompt_tokens, cardinality(t.response_ids) as response_tokens,
+       case when t.base_tokens = 0 then t.prompt_ids else turn_prompt_ids(t.id) end as prompt_ids,
+       t.response_ids, t.response_logprobs, p.name as policy, t.policy_version_min, t.policy_version_max,
+       t.started_at
 from turns t
 join turn_states s on s.turn_id = t.id
 left join policies p on p.id = t.policy_id
 left join samples sa on sa.turn_id = t.id
 left join lateral (
     select * from scores where turn_id = t.id
-    order by (reason is not distinct from 'feedback') desc, created_at desc, judge, rubric
+    order by (reason is not distinct from 'feedback') desc, value is null,
+             (reason is not distinct from 'regenerated'), created_at desc, judge, rubric
     limit 1
 ) sc on true
 where t.kind = 'main'
@@ -157,6 +161,30 @@ join policies p on p.id = v.policy_id
 left join served s on s.policy_id = v.policy_id and s.version = v.version
 """
 
+# How an answer should have been, as a chat example for SFT.
+DEMONSTRATION = """
+select d.turn_id, t.tenant, t.session_id, t.messages, t.tools, d.answer, d.source, d.hint, d.created_at
+from demonstrations d
+join turn t on t.id = d.turn_id
+"""
+
+# Two answers to one prompt, of which one was wanted: the user went on from a regenerated one, or somebody
+# corrected it (then `chosen_turn_id` is NULL: nobody served that answer).
+PREFERENCE = """
+select r.tenant, r.session_id, r.messages, r.tools, r.id as rejected_turn_id, r.response_text as rejected,
+       c.id as chosen_turn_id, c.response_text as chosen, 'regenerated' as because
+from turn r
+join turns rt on rt.id = r.id and rt.kind = 'main' and rt.prompt_hash is not null
+join turns c on c.tenant = rt.tenant and c.prompt_hash = rt.prompt_hash and c.session_id = rt.session_id
+            and c.kind = 'main' and c.id <> rt.id
+where exists (select from turns n where n.parent_id = c.id and n.kind = 'main')
+  and not exists (select from turns n where n.parent_id = rt.id and n.kind = 'main')
+union all
+select d.tenant, d.session_id, d.messages, d.tools, d.turn_id, t.response_text, null, d.answer, 'corrected'
+from demonstration d
+join turns t on t.id = d.turn_id
+"""
+
 VERSION_1: Mapping[str, str] = {
     "turn": TURN,
     "conversation": CONVERSATION,
@@ -167,6 +195,8 @@ VERSION_1: Mapping[str, str] = {
     "funnel_reason": FUNNEL_REASON,
     "cost": COST,
     "version": VERSION,
+    "demonstration": DEMONSTRATION,
+    "preference": PREFERENCE,
 }
 
 

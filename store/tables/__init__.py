@@ -6,18 +6,25 @@ People read the views (`store/views.py`), which stay when tables change.
 """
 
 from store.tables.base import metadata
-from store.tables.learning import batches, samples, steps
+from store.tables.contents import contents
+from store.tables.learning import batches, hints, samples, steps
+from store.tables.orphans import orphans
 from store.tables.policies import engines, policies, publications, versions
 from store.tables.processes import leases, processes
-from store.tables.scoring import calls, scores, votes
+from store.tables.scoring import calls, demonstrations, feedback, scores, spending, votes
 from store.tables.turns import sessions, set_aside, turn_states, turns
 
 __all__ = [
     "batches",
     "calls",
+    "contents",
+    "demonstrations",
     "engines",
+    "feedback",
+    "hints",
     "leases",
     "metadata",
+    "orphans",
     "policies",
     "processes",
     "publications",
@@ -25,6 +32,7 @@ __all__ = [
     "scores",
     "sessions",
     "set_aside",
+    "spending",
     "steps",
     "turn_states",
     "turns",

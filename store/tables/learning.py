@@ -1,4 +1,4 @@
-"""Batches, their samples, and the steps that trained them."""
+"""Hints, batches, their samples, and the steps that trained them."""
 
 from sqlalchemy import (
     BigInteger,
@@ -15,7 +15,19 @@ from sqlalchemy import (
     Uuid,
 )
 
+from store.arrays import Int4Array
 from store.tables.base import Json, metadata, now
+
+#: What the answer should have been told, in hindsight. Rows are added, never changed: a batch names its own.
+hints = Table(
+    "hints",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("turn_id", Uuid, nullable=False, index=True),
+    Column("text", Text, nullable=False),
+    Column("prompt_ids", Int4Array, nullable=False),  # the turn's prompt with the hint in it
+    now("created_at"),
+)
 
 batches = Table(
     "batches",
@@ -28,6 +40,7 @@ batches = Table(
     Column("baseline", Json, nullable=False),  # the running baseline's state after this batch
     Column("status", Text, nullable=False, server_default="closed"),  # closed | trained | skipped
     Column("reason", Text),
+    Column("detail", Text),  # the reason with its numbers, for people
     now("created_at"),
     CheckConstraint("status in ('closed', 'trained', 'skipped')", name="status"),
 )
@@ -35,13 +48,15 @@ batches = Table(
 samples = Table(
     "samples",
     metadata,
-    Column("turn_id", Uuid, ForeignKey("turns.id"), primary_key=True),  # in one batch, ever
+    Column("turn_id", Uuid, primary_key=True),  # in one batch, ever
     Column("batch_id", BigInteger, ForeignKey("batches.id"), nullable=False, index=True),
     Column("position", Integer, nullable=False),  # order inside the batch
     Column("reward", Float, nullable=False),
     Column("baseline", Float, nullable=False),
     Column("advantage", Float, nullable=False),
     Column("staleness", Integer, nullable=False),
+    Column("task", Text, nullable=False),  # chat | tools | tool_result
+    Column("hint_id", BigInteger, ForeignKey("hints.id")),  # NULL: no teacher scored it
     UniqueConstraint("batch_id", "position"),
 )
 

@@ -1,6 +1,7 @@
 """What learns, its versions, and the engines that serve them."""
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     CheckConstraint,
     Column,
@@ -25,8 +26,15 @@ policies = Table(
     Column("base_model", Text, nullable=False),  # path of the model that is version 0
     # The live pointer: the truth that every engine is made to match.
     Column("live_version", Integer, nullable=False, server_default="0"),
+    Column("pinned_at", Timestamp),  # nothing automatic moves the pointer since; NULL: not pinned
+    # A version that a share of the sessions gets beside the live one; NULL: none.
+    Column("trial_version", Integer),
+    Column("trial_share", Float),
+    Column("trial_at", Timestamp),
     now("created_at"),
     CheckConstraint("scope in ('global', 'tenant', 'user')", name="scope"),
+    CheckConstraint("num_nonnulls(trial_version, trial_share, trial_at) in (0, 3)", name="trial_is_whole"),
+    CheckConstraint("trial_share > 0 and trial_share < 1", name="trial_share"),
 )
 
 versions = Table(
@@ -57,6 +65,7 @@ engines = Table(
     Column("reason", Text),
     Column("version", Integer),  # what it serves, as verified; NULL: unknown
     Column("dialect", Text),  # sglang | vllm | plain
+    Column("beside", ARRAY(Text), nullable=False, server_default="{}"),  # adapters that some sessions get
     now("seen_at"),
 )
 

@@ -1,25 +1,27 @@
-"""Votes, scores, and every call that they cost."""
+"""Votes, scores, feedback, demonstrations, and every call that they cost."""
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     Float,
-    ForeignKey,
     Identity,
+    Index,
     Integer,
     Table,
     Text,
     Uuid,
+    text,
 )
 
-from store.tables.base import metadata, now
+from store.tables.base import Json, Timestamp, metadata, now
 
 votes = Table(
     "votes",
     metadata,
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("turn_id", Uuid, primary_key=True),
     Column("judge", Text, primary_key=True),  # "rules@1", "llm:openai/gpt-5-mini"
     Column("rubric", Text, primary_key=True),  # "default@1"
     Column("n", Integer, primary_key=True),  # which of the m votes
@@ -36,11 +38,11 @@ votes = Table(
 scores = Table(
     "scores",
     metadata,
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("turn_id", Uuid, primary_key=True),
     Column("judge", Text, primary_key=True),
     Column("rubric", Text, primary_key=True),
     Column("value", Float),  # in [-1, 1]; NULL with a reason
-    Column("reason", Text),  # majority | tie | no_quorum | feedback | …
+    Column("reason", Text),  # majority | tie | no_quorum | feedback | regenerated | …
     Column("hint", Text),
     # The judged text tries to speak to the judge: it was neutralised, and a person may want to look.
     Column("injection_suspected", Boolean, nullable=False, server_default="false"),
@@ -61,5 +63,55 @@ calls = Table(
     Column("completion_tokens", BigInteger),
     Column("cost_usd", Float),  # NULL: the provider's price is unknown
     Column("seconds", Float, nullable=False),
+    now("created_at"),
+)
+Index("ix_calls_created_at", calls.c.created_at)
+
+# The ledger's sums, kept beside it in the same transaction: a cap is looked at before every turn.
+spending = Table(
+    "spending",
+    metadata,
+    Column("day", Date, primary_key=True),  # UTC
+    Column("calls", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),  # of the calls that said how many
+    Column("cost_usd", Float, nullable=False),  # of the calls whose price is known
+    Column("unpriced", BigInteger, nullable=False),  # calls that came back and whose price is unknown
+)
+
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("id", Uuid, primary_key=True),  # from the idempotency key, where the client sent one
+    Column("tenant", Text, nullable=False),
+    Column("key_id", Text),
+    Column("rater", Text),  # who says so, as the client names them
+    Column("named_turn", Uuid),  # the turn that was named …
+    Column("session_id", Text),  # … or a session: its last main turn before the feedback
+    # NULL until the turn is there: feedback may overtake it.
+    Column("turn_id", Uuid),
+    Column("rating", Integer),
+    Column("score", Float),
+    Column("comment", Text),
+    Column("correction", Text),
+    Column("outcome", Json),  # {"success": true, "name": …, "detail": …}
+    Column("given_at", Timestamp, nullable=False),
+    Column("applied_at", Timestamp),  # when the turn's score took it in
+    now("created_at"),
+    CheckConstraint("rating in (-1, 0, 1)", name="rating"),
+    CheckConstraint("score between -1 and 1", name="score"),
+    CheckConstraint("named_turn is not null or session_id is not null", name="names_a_turn"),
+)
+Index("ix_feedback_turn_id", feedback.c.turn_id)
+Index("ix_feedback_new", feedback.c.created_at, postgresql_where=text("applied_at is null"))
+
+# How an answer should have been: for export and SFT, where no teacher gives log-probabilities.
+demonstrations = Table(
+    "demonstrations",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("source", Text, primary_key=True),  # feedback | teacher:<model>
+    Column("answer", Text, nullable=False),
+    Column("hint", Text),  # what the teacher was told
+    Column("call_id", BigInteger),
     now("created_at"),
 )

@@ -1,10 +1,17 @@
-"""What was asked and answered: wide, immutable facts, and the one narrow row of state that each turn has."""
+"""What was asked and answered: wide, immutable facts, and the one narrow row of state that each turn has.
+
+Both are partitioned by the time in the turn's id, so no foreign key may point to them: a partition that is
+pointed to cannot be dropped. What belongs to a turn has its `turn_id` and is named in `store/retention.py`.
+A turn's messages and prompt ids are stored as what they add to an earlier turn's (`base_id`); the views and
+`store/whole.py` put them back together.
+"""
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     Float,
     ForeignKey,
     Index,
@@ -61,17 +68,35 @@ turns = Table(
     Column("status", Text, nullable=False),
     Column("error", Text),
     Column("http_status", Integer),
-    Column("request_body", LargeBinary, nullable=False),  # exactly the client's bytes
-    Column("messages", Json),  # as sent, in full; NULL where the body was no JSON
-    Column("tools", Json),
+    # What this row's messages and ids begin with: a turn of the same period; NULL: this row has all of them.
+    Column("base_id", Uuid),
+    Column("base_messages", Integer, nullable=False, server_default="0"),  # leading messages that base_id has
+    Column("base_tokens", Integer, nullable=False, server_default="0"),  # leading ids that base_id has
+    Column("depth", Integer, nullable=False, server_default="0"),  # bases until one that has all
+    Column("period", Date, nullable=False, server_default="1970-01-01"),  # of the contents: their partition
+    Column("rest_hash", LargeBinary),  # → contents: the request body without its messages and tools
+    Column("messages_at", Integer),  # the offset in the rest where the messages were; NULL: they are in it
+    Column("messages_joint", LargeBinary),  # what stood between two messages: a comma and white space
+    Column("tools_at", Integer),  # the offset in the rest where the tools were
+    Column("tools_hash", LargeBinary),  # → contents
+    Column("message_hashes", LargeBinary),  # → contents, 16 bytes each: the messages after the base's
+    Column("message_count", Integer),  # with the base's; NULL: the body had no list of messages
+    Column("messages_digest", LargeBinary),  # of all hashes: whether a later turn's begin with these
     Column("sampling", Json),
     Column("response_text", Text),
+    Column("answer_digest", LargeBinary),  # of `response_text`: whether a later message brings it back
     Column("reasoning_text", Text),
     Column("tool_calls", Json),
     Column("finish_reason", Text),
     Column("matched_stop", Text),  # the stop string, or the id of the stop token, that ended the answer
     Column("usage", Json),
-    Column("prompt_ids", Int4Array),
+    Column("prompt_ids", Int4Array),  # the ids after the base's
+    Column("prompt_tokens", Integer),  # with the base's; NULL: unknown
+    Column("prompt_digest", LargeBinary),  # of all prompt ids
+    Column("ids_digest", LargeBinary),  # of all prompt and answer ids
+    Column("lowest_id", Integer),  # of prompt and answer: whether the model's vocabulary has them all
+    Column("highest_id", Integer),
+    Column("prefix_ok", Boolean),  # the ids begin with the parent's prompt and answer; NULL: not known
     Column("response_ids", Int4Array),
     Column("response_logprobs", Float4Array),
     Column("capture", Text, nullable=False),
@@ -83,6 +108,7 @@ turns = Table(
     Column("text_altered", Boolean, nullable=False, server_default="false"),
     Column("history_hash", LargeBinary),  # canonical rolling hash over messages and answer
     Column("prompt_hash", LargeBinary),  # the same over the messages alone: equal for regenerations
+    Column("exchange_hash", LargeBinary),  # of the last message and the answer: what a window ends with
     Column("client_request_id", Text),
     Column("started_at", Timestamp, nullable=False),
     Column("first_token_at", Timestamp),
@@ -100,9 +126,18 @@ turns = Table(
         name="one_logprob_per_id",
     ),
     CheckConstraint("policy_version_min <= policy_version_max", name="version_span"),
+    CheckConstraint(
+        "base_id is not null or (base_messages = 0 and base_tokens = 0 and depth = 0)", name="base"
+    ),
+    CheckConstraint(
+        "prompt_ids is null or prompt_tokens is not distinct from base_tokens + cardinality(prompt_ids)",
+        name="prompt_tokens",
+    ),
+    postgresql_partition_by="RANGE (id)",
 )
 Index("ix_turns_lineage", turns.c.tenant, turns.c.history_hash)
 Index("ix_turns_prompt", turns.c.tenant, turns.c.prompt_hash)
+Index("ix_turns_exchange", turns.c.tenant, turns.c.exchange_hash)
 Index(
     "ix_turns_summaries", turns.c.tenant, turns.c.started_at, postgresql_where=text("kind_reason = 'summary'")
 )
@@ -115,7 +150,7 @@ Index(
 turn_states = Table(
     "turn_states",
     metadata,
-    Column("turn_id", Uuid, ForeignKey("turns.id", ondelete="CASCADE"), primary_key=True),
+    Column("turn_id", Uuid, primary_key=True),
     Column("tenant", Text, nullable=False),
     Column("policy_id", Integer),
     Column("stage", Text, nullable=False),  # legal moves: store/stages.py
@@ -126,6 +161,7 @@ turn_states = Table(
     Column("lease_until", Timestamp),
     Column("attempts", Integer, nullable=False, server_default="0"),
     now("changed_at"),
+    postgresql_partition_by="RANGE (turn_id)",
 )
 Index("ix_turn_states_scorable", turn_states.c.turn_id, postgresql_where=text("stage = 'scorable'"))
 Index(

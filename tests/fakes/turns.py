@@ -1,6 +1,5 @@
 """Rows for tests of the learner: a turn, its state, and what belongs to it, without a gateway."""
 
-import json
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +8,8 @@ import numpy as np
 from sqlalchemy import Connection, insert
 
 from store.stages import Stage
-from store.tables import scores, turn_states, turns
+from store.tables import scores, turn_states
+from tests.fakes.rows import insert_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,7 +49,6 @@ def add_turn(
         "endpoint": "/v1/chat/completions",
         "stream": False,
         "status": "ok",
-        "request_body": json.dumps({"messages": messages}).encode(),
         "messages": messages,
         "response_text": "hi",
         "prompt_ids": np.array([1, 2], np.int32),
@@ -61,7 +60,7 @@ def add_turn(
         "trainable": True,
         "started_at": NOW + timedelta(seconds=number),
     }
-    connection.execute(insert(turns).values(**row | more))
+    insert_turn(connection, **row | more)
     following = None if next_number is None else turn_id(next_number)
     state = {"turn_id": this, "tenant": "t", "policy_id": policy_id, "stage": stage, "reason": reason}
     connection.execute(insert(turn_states).values(**state, next_turn_id=following))

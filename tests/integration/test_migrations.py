@@ -13,7 +13,7 @@ from alembic.config import Config as AlembicConfig
 from alembic.util import CommandError
 from sqlalchemy import Engine, inspect, text
 
-from store import database, views
+from store import database, partitions, views
 from store.database import BusyError, SchemaError, UnreachableError
 from store.tables import metadata
 
@@ -35,7 +35,8 @@ def empty(empty_database_url: str) -> Iterator[Engine]:
 
 def test_the_migrated_schema_is_the_one_of_the_code(database_url: str, db: Engine) -> None:
     command.check(alembic(database_url))
-    assert set(inspect(db).get_table_names()) == {*metadata.tables, "alembic_version"}
+    defaults = {f"{table}_default" for table in partitions.TABLES}
+    assert set(inspect(db).get_table_names()) == {*metadata.tables, *defaults, "alembic_version"}
     assert set(inspect(db).get_view_names()) == set(views.VERSION_1)
 
 

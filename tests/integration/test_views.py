@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, Engine, Table, insert, text, update
 
 from store import tables
+from tests.fakes.rows import insert_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -54,6 +55,7 @@ TURN_COLUMNS = [
     "started_at",
     "first_token_at",
     "finished_at",
+    "prefix_ok",
 ]
 
 
@@ -100,12 +102,11 @@ def turn(
         "endpoint": "chat",
         "stream": True,
         "status": "ok",
-        "request_body": b"{}",
         "capture": "sampled",
         "trainable": True,
         "started_at": START + timedelta(minutes=n),
     }
-    add(connection, tables.turns, **{**given, **row})
+    insert_turn(connection, **{**given, **row})
     add(connection, tables.turn_states, turn_id=given["id"], tenant="acme", stage=stage, reason=reason)
 
 
@@ -214,7 +215,7 @@ def test_conversation_bears_messages_that_are_no_list_and_content_that_is_no_tex
     assert rows(connection, "select role, content, message from conversation order by position") == [
         ("assistant", None, {"role": "assistant", "tool_calls": call}),
         (None, "bare", "bare"),
-        ("user", '[{"type":"text","text":"x"}]', {"role": "user", "content": parts}),
+        ("user", '[{"type": "text", "text": "x"}]', {"role": "user", "content": parts}),
     ]
 
 
@@ -265,6 +266,7 @@ def train(connection: Connection, n: int, version: int) -> None:
         baseline=0,
         advantage=1,
         staleness=0,
+        task="chat",
     )
     add(
         connection,
@@ -348,6 +350,7 @@ def test_the_funnel_narrows_stage_by_stage_and_each_loss_has_its_reason(connecti
         baseline=0,
         advantage=1,
         staleness=0,
+        task="chat",
     )
     publish(connection, 1, "http://a", "loaded")
     publish(connection, 2, "http://a", "failed")
@@ -437,7 +440,7 @@ def test_a_persons_query_for_one_session_reads_that_session_only(connection: Con
     connection.execute(text("set local enable_seqscan = off"))
     for view in ("turn", "conversation", "trajectory"):
         plan = rows(connection, f"explain select * from {view} where tenant = 'acme' and session_id = 's'")
-        assert any("ix_turns_session" in str(line) for (line,) in plan), view
+        assert any("tenant_session_id_started_at_idx" in str(line) for (line,) in plan), view
 
 
 def cookbook() -> list[str]:

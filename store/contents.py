@@ -1,0 +1,60 @@
+"""What was said, kept once: pieces of request bodies under the hash of their bytes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import date
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A piece as it is stored; where the body lacks an answer, whose it is and where it stood."""
+
+    tenant: str
+    period: date
+    hash: bytes
+    body: bytes
+    readable: str | None
+    answer_id: UUID | None = None
+    answer_at: int | None = None
+
+
+def keep(connection: Connection, pieces: Iterable[Kept]) -> None:
+    """Writes those that are not there yet."""
+    wanted = {(each.tenant, each.period, each.hash): each for each in pieces}
+    # In one order everywhere: two drainers must not wait for each other.
+    missing = sorted(wanted.keys() - _there(connection, wanted.keys()))
+    if missing:
+        rows = [wanted[key] for key in missing]
+        given = tuple([getattr(row, name) for row in rows] for name in _NAMES)
+        connection.exec_driver_sql(_KEEP, given)
+
+
+def _there(connection: Connection, keys: Iterable[tuple[str, date, bytes]]) -> set[tuple[str, date, bytes]]:
+    """Asked before the bodies are sent: most of them were said before."""
+    wanted = list(keys)
+    given = {
+        "tenants": [tenant for tenant, _, _ in wanted],
+        "periods": [period for _, period, _ in wanted],
+        "hashes": [digest for _, _, digest in wanted],
+    }
+    return {(row[0], row[1], bytes(row[2])) for row in connection.execute(_THERE, given)} if wanted else set()
+
+
+_THERE = text(
+    "select c.tenant, c.period, c.hash"
+    " from unnest(cast(:tenants as text[]), cast(:periods as date[]), cast(:hashes as bytea[]))"
+    " as wanted (tenant, period, hash)"
+    # Never more than an index look-up each, whatever the planner knows of the table.
+    " cross join lateral (select tenant, period, hash from contents"
+    "   where tenant = wanted.tenant and period = wanted.period and hash = wanted.hash limit 1) c"
+)
+_NAMES = tuple(field.name for field in fields(Kept))
+# In binary: as text, bytes would be sent as twice as many hexadecimal digits.
+_KEEP = (
+    f"insert into contents ({', '.join(_NAMES)}) select * from unnest("
+    "%b::text[], %b::date[], %b::bytea[], %b::bytea[], %b::text[], %b::uuid[], %b::int4[])"
+    " on conflict do nothing"
+)

@@ -1,0 +1,127 @@
+"""How a turn is stored beside its base: the columns of its row, and the contents that they point to. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+from store import bases
+from store.bases import Base, Digests, Ids, Shared
+from store.body import HASH_BYTES, Body, Piece, digest
+from store.contents import Kept
+
+WORTH = 64  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the layout depends on."""
+
+    id: UUID
+    tenant: str
+    period: date
+    body: Body
+    prompt_ids: Ids | None
+    response_ids: Ids | None
+    answer: str | None  # as it is stored
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    columns: dict[str, Any]  # of `turns`
+    kept: tuple[Kept, ...]  # the pieces that the base does not point to
+    base: Base  # the turn itself, for those after it
+
+
+def lay(facts: Facts, candidates: Iterable[Base], parent: Base | None) -> Laid:
+    """The row beside the best of `candidates`; `parent` is who the conversation goes on from."""
+    near = [base for base in candidates if bases.is_near(base, facts.tenant, facts.period)]
+    own = Digests(facts.body, facts.prompt_ids, facts.response_ids)
+    shared = bases.share(own, facts.tenant, facts.period, near)
+    columns: dict[str, Any] = {
+        "base_id": shared.base.id if shared.base is not None else None,
+        "base_messages": shared.messages,
+        "base_tokens": shared.tokens,
+        "depth": shared.depth,
+        "period": facts.period,
+        "prefix_ok": bases.extends(own, parent),
+    }
+    columns |= _body_columns(facts.body, own, shared) | _id_columns(facts, own, shared)
+    base = _as_base(facts, own, shared)
+    columns["answer_digest"] = base.answer_digest
+    answers = {one.answer_digest: one.id for one in near if one.answer_digest is not None}
+    kept = tuple(_kept(facts, piece, answers) for piece in _new_pieces(facts.body, shared))
+    return Laid(columns, kept, base)
+
+
+def _body_columns(body: Body, own: Digests, shared: Shared) -> dict[str, Any]:
+    hashes = bytes(own.hashes[shared.messages * HASH_BYTES :]) if own.hashes is not None else None
+    return {
+        "rest_hash": body.rest.hash,
+        "messages_at": body.messages_at,
+        "messages_joint": body.joint,
+        "tools_at": body.tools_at,
+        "tools_hash": body.tools.hash if body.tools is not None else None,
+        "message_hashes": hashes,
+        "message_count": own.message_count,
+        "messages_digest": own.messages(own.message_count),
+    }
+
+
+def _id_columns(facts: Facts, own: Digests, shared: Shared) -> dict[str, Any]:
+    known = [ids for ids in (facts.prompt_ids, facts.response_ids) if ids is not None and ids.size]
+    prompt = facts.prompt_ids
+    return {
+        "prompt_ids": prompt[shared.tokens :] if prompt is not None else None,
+        "prompt_tokens": own.prompt_tokens,
+        "prompt_digest": own.ids(own.prompt_tokens),
+        "ids_digest": own.ids_digest,
+        "lowest_id": min((int(ids.min()) for ids in known), default=None),
+        "highest_id": max((int(ids.max()) for ids in known), default=None),
+    }
+
+
+def _new_pieces(body: Body, shared: Shared) -> tuple[Piece, ...]:
+    tools = (body.tools,) if body.tools is not None else ()
+    return (body.rest, *(body.messages or ())[shared.messages :], *tools)
+
+
+def _kept(facts: Facts, piece: Piece, answers: Mapping[bytes, UUID]) -> Kept:
+    """The piece, without the answer in it where that is stored with its turn."""
+    whole = Kept(facts.tenant, facts.period, piece.hash, piece.body, piece.readable)
+    turn_id = answers.get(_answer_digest(piece.said) or b"")
+    if turn_id is None:
+        return whole
+    literal = json.dumps(piece.said, ensure_ascii=False).encode()  # as Postgres's to_json writes it
+    before, found, after = piece.body.partition(literal)
+    if not found:
+        return whole
+    return replace(whole, body=before + after, answer_id=turn_id, answer_at=len(before))
+
+
+def _answer_digest(text: str | None) -> bytes | None:
+    """None where the text is too short to be worth a reference, or no Unicode."""
+    if text is None or len(text) < WORTH:
+        return None
+    try:
+        return digest(text.encode())
+    except UnicodeEncodeError:
+        return None
+
+
+def _as_base(facts: Facts, own: Digests, shared: Shared) -> Base:
+    return Base(
+        id=facts.id,
+        tenant=facts.tenant,
+        period=facts.period,
+        depth=shared.depth,
+        message_count=own.message_count,
+        messages_digest=own.messages(own.message_count),
+        prompt_tokens=own.prompt_tokens,
+        prompt_digest=own.ids(own.prompt_tokens),
+        all_tokens=own.all_tokens,
+        ids_digest=own.ids_digest,
+        answer_digest=_answer_digest(facts.answer),
+    )

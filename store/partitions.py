@@ -1,0 +1,140 @@
+"""Partitions by time of `turns`, `turn_states` and `contents`: made ahead, and found again.
+
+All three are cut at the same moments. A turn's time is the first 48 bits of its id (UUIDv7), in milliseconds.
+Turns of a time that has no partition (a clock that is wrong by weeks) lie in the default partitions.
+A partition is made beside the table and then attached: that waits for nobody who reads or writes turns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+Unit = Literal["day", "month"]
+
+TABLES = ("contents", "turns", "turn_states")
+DEFAULT_PERIOD = date(1970, 1, 1)  # of turns in the default partitions
+AROUND = timedelta(days=3)  # partitions are there for so long before and after now
+
+LOCK_TIMEOUT = "2s"
+
+# A state is updated several times: room on the page keeps the lease's updates out of the indexes (HOT), and
+# vacuum comes after thousands of dead rows, not after a fifth of all rows there are.
+_OPTIONS = {
+    "contents": "",
+    # Texts and ids out of the row, also short ones: look-ups by digest read many rows a page, and no history.
+    "turns": " with (toast_tuple_target = 256)",
+    "turn_states": " with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, "
+    "autovacuum_vacuum_threshold = 1000)",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A partition's days: `start` belongs to it, `end` to the next."""
+
+    start: date
+    end: date
+
+
+def period_of(turn_id: UUID, spans: Sequence[Span]) -> date:
+    """The start of the partition that holds the turn."""
+    day = datetime.fromtimestamp((turn_id.int >> 80) / 1000, UTC).date()
+    return next((span.start for span in spans if span.start <= day < span.end), DEFAULT_PERIOD)
+
+
+def wanted(now: datetime, unit: Unit, there: Sequence[Span]) -> list[Span]:
+    """The partitions that turns around now lack; after a change of unit the new begins where the old ends."""
+    missing: list[Span] = []
+    day = (now.astimezone(UTC) - AROUND).date()
+    last = (now.astimezone(UTC) + AROUND).date()
+    while day <= last:
+        holder = next((span for span in there if span.start <= day < span.end), None)
+        if holder is None:
+            holder = _free(_whole(day, unit), day, there)
+            missing.append(holder)
+        day = holder.end
+    return missing
+
+
+def _whole(day: date, unit: Unit) -> Span:
+    if unit == "day":
+        return Span(day, day + timedelta(days=1))
+    start = day.replace(day=1)
+    return Span(start, (start + timedelta(days=32)).replace(day=1))
+
+
+def _free(span: Span, day: date, there: Sequence[Span]) -> Span:
+    """The part of `span` around `day` that no partition has."""
+    start = max([span.start, *(other.end for other in there if other.end <= day)])
+    end = min([span.end, *(other.start for other in there if other.start > day)])
+    return Span(start, end)
+
+
+def spans(connection: Connection) -> list[Span]:
+    """The partitions there are, oldest first, the default ones left out."""
+    names = connection.scalars(_NAMES)
+    return sorted(Span(*map(_date, each.split("_")[-2:])) for each in names)
+
+
+def make_ahead(connection: Connection, now: datetime, unit: Unit) -> list[Span]:
+    """Makes the partitions that turns will need soon; the ones there are, afterwards.
+
+    Raises:
+        DBAPIError: somebody holds a table for long, or the default partition has turns of the new one's time.
+    """
+    there = spans(connection)
+    missing = wanted(now, unit, there)
+    if missing:
+        limit_lock_waits(connection)
+    for span in missing:
+        for table in TABLES:
+            low, high = bounds(table, span)
+            _make(connection, table, name(table, span), f"for values from ('{low}') to ('{high}')")
+    return sorted([*there, *missing])
+
+
+def limit_lock_waits(connection: Connection) -> None:
+    """Until the transaction ends: who waits for a table's lock makes everybody behind it wait."""
+    connection.exec_driver_sql(f"set local lock_timeout = '{LOCK_TIMEOUT}'")
+
+
+def make_defaults(connection: Connection) -> None:
+    for table in TABLES:
+        _make(connection, table, f"{table}_default", "default")
+
+
+def name(table: str, span: Span) -> str:
+    return f"{table}_{span.start:%Y%m%d}_{span.end:%Y%m%d}"
+
+
+def bounds(table: str, span: Span) -> tuple[str, str]:
+    """Lowest key of a span and the lowest after it, as SQL writes them."""
+    if table == "contents":
+        return span.start.isoformat(), span.end.isoformat()
+    return str(first_id(span.start)), str(first_id(span.end))
+
+
+def first_id(day: date) -> UUID:
+    """The lowest id that a turn of this day can have."""
+    moment = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return UUID(int=int(moment.timestamp() * 1000) << 80)
+
+
+def _make(connection: Connection, table: str, made: str, values: str) -> None:
+    like = "including defaults including constraints including storage including compression"
+    connection.exec_driver_sql(f"create table {made} (like {table} {like}){_OPTIONS[table]}")
+    connection.exec_driver_sql(f"alter table {table} attach partition {made} {values}")
+
+
+def _date(digits: str) -> date:
+    return datetime.strptime(digits, "%Y%m%d").replace(tzinfo=UTC).date()
+
+
+_NAMES = text(
+    "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid"
+    " where i.inhparent = to_regclass('turns') and c.relname ~ '_[0-9]{8}_[0-9]{8}$'"
+)

@@ -1,0 +1,53 @@
+"""Turns that are old enough: whole partitions are dropped, and what belongs to their turns goes with them.
+
+`samples`, `calls` and `spending` stay: which turns made which version, and what was paid, hold no text.
+Nobody waits: a partition is dropped where its tables' locks come within two seconds, else at the next look.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, text
+
+from store import partitions
+from store.partitions import Span
+
+#: Tables with a `turn_id` whose rows go with the turn.
+OF_TURN = ("votes", "scores", "hints", "feedback", "demonstrations", "orphans")
+
+
+def expired(spans: Sequence[Span], now: datetime, keep_days: int) -> list[Span]:
+    """The partitions of which every turn is older than `keep_days`; 0 keeps all."""
+    if keep_days == 0:
+        return []
+    oldest = (now.astimezone(UTC) - timedelta(days=keep_days)).date()
+    return [span for span in spans if span.end <= oldest]
+
+
+def drop(connection: Connection, span: Span) -> bool:
+    """Drops one partition, and everything older that lies in the default ones. False: a batch that waits for
+    its step has turns of it.
+
+    Raises:
+        DBAPIError: somebody reads the table for long.
+    """
+    partitions.limit_lock_waits(connection)
+    end = {"end": partitions.first_id(span.end)}
+    if connection.scalar(_IN_USE, end):
+        return False
+    connection.execute(
+        text("update samples set hint_id = null where turn_id < :end and hint_id is not null"), end
+    )
+    for table in OF_TURN:
+        connection.execute(text(f"delete from {table} where turn_id < :end"), end)
+    for table in partitions.TABLES:
+        connection.exec_driver_sql(f"drop table {partitions.name(table, span)}")
+    connection.execute(text("delete from turn_states_default where turn_id < :end"), end)
+    connection.execute(text("delete from turns_default where id < :end"), end)
+    return True
+
+
+_IN_USE = text(
+    "select exists (select from samples s join batches b on b.id = s.batch_id"
+    " where b.status = 'closed' and s.turn_id < :end)"
+)

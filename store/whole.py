@@ -1,0 +1,31 @@
+"""A turn's messages, tools, ids and body in full, as expressions over `turns` or an alias of it.
+
+The columns themselves hold only what a turn adds to its base (`store/bases.py`).
+"""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, FromClause, LargeBinary, case, func
+
+from store.arrays import Int4Array
+from store.tables.base import Json
+
+
+def messages(of: FromClause) -> ColumnElement[Any]:
+    """The request's messages as JSON; NULL where it had no list of them, or where they are forgotten."""
+    return func.turn_messages(of.c.id, type_=Json)
+
+
+def tools(of: FromClause) -> ColumnElement[Any]:
+    return func.turn_tools(of.c.tenant, of.c.period, of.c.tools_hash, type_=Json)
+
+
+def prompt_ids(of: FromClause) -> ColumnElement[Any]:
+    """int32, shape [prompt_tokens]. How many there are is the column `prompt_tokens`."""
+    alone = of.c.base_tokens == 0
+    return case((alone, of.c.prompt_ids), else_=func.turn_prompt_ids(of.c.id, type_=Int4Array))
+
+
+def request_body(of: FromClause) -> ColumnElement[bytes | None]:
+    """Exactly the client's bytes; NULL where they are forgotten."""
+    return func.turn_request_body(of.c.id, type_=LargeBinary)

@@ -1,0 +1,65 @@
+"""Windows of time over turns: their ids are UUIDv7, so a moment is an id, and the key an index on time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, text
+
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From `since` on, up to and without `until`; None is open."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def ids(self) -> dict[str, UUID]:
+        """The first id in it and the first behind it."""
+        last = UUID(int=(1 << 128) - 1)
+        first = UUID(int=0) if self.since is None else first_id(self.since)
+        return {"first": first, "last": last if self.until is None else first_id(self.until)}
+
+
+def first_id(moment: datetime) -> UUID:
+    """The least id that a turn of this moment can have."""
+    return UUID(int=max(0, int(moment.timestamp() * 1000)) << 80)
+
+
+def judgeable(
+    connection: Connection, window: Window, after: UUID | None, limit: int
+) -> list[tuple[UUID, UUID]]:
+    """(turn, the turn that followed it) of main turns that may be trained and were followed, in order."""
+    given = window.ids
+    if after is not None:
+        given["first"] = UUID(int=after.int + 1)
+    return [(row[0], row[1]) for row in connection.execute(_JUDGEABLE, given | {"limit": limit})]
+
+
+def opinions(connection: Connection, window: Window) -> Sequence[AnyRow]:
+    """(turn_id, by, value, tokens) of every score that is not NULL; `by` is feedback, or judge and rubric;
+    tokens are the answer's, None where they are not known."""
+    return connection.execute(_OPINIONS, window.ids).all()
+
+
+_JUDGEABLE = text(
+    "select s.turn_id, next.id from turn_states s"
+    " join turns t on t.id = s.turn_id and t.kind = 'main' and t.trainable"
+    " cross join lateral (select coalesce(s.next_turn_id, ("
+    "   select c.id from turns c where c.parent_id = s.turn_id and c.kind = 'main' order by c.id limit 1)"
+    " ) as id) as next"
+    " where s.turn_id >= :first and s.turn_id < :last and next.id is not null"
+    " order by s.turn_id limit :limit"
+)
+_OPINIONS = text(
+    "select sc.turn_id,"
+    "   case when sc.reason = 'feedback' then 'feedback' else sc.judge || ' ' || sc.rubric end, sc.value,"
+    "   cardinality(t.response_ids)"
+    " from scores sc join turns t on t.id = sc.turn_id"
+    " where sc.turn_id >= :first and sc.turn_id < :last and sc.value is not null order by sc.turn_id"
+)

@@ -1,0 +1,26 @@
+"""Rows of `turns` as the drainer lays them out, from columns as people know them."""
+
+import json
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, insert
+
+from gateway.fold.body import read
+from store import contents, layout, partitions
+from store.layout import Facts
+from store.tables import turns
+
+
+def insert_turn(connection: Connection, **row: Any) -> None:
+    """One turn that begins with no other; takes `messages`, `tools` and `request_body` beside the columns."""
+    said = {name: row.pop(name) for name in ("messages", "tools") if name in row}
+    body = row.pop("request_body", None) or json.dumps(said).encode()
+    ids = {name: np.array(row[name], np.int32) for name in ("prompt_ids", "response_ids") if name in row}
+    period = partitions.period_of(row["id"], partitions.spans(connection))
+    facts = Facts(
+        row["id"], row["tenant"], period, read(body)[1], ids.get("prompt_ids"), ids.get("response_ids"), None
+    )
+    laid = layout.lay(facts, [], None)
+    contents.keep(connection, laid.kept)
+    connection.execute(insert(turns).values(**row | laid.columns))
