@@ -17,7 +17,7 @@ from store.config_model import Config
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
-_STEADY_SECONDS = 60.0  # a child that lived so long starts again at once
+_STEADY_SECONDS = 3.0  # a child that lived so long did start: it was killed, and starts again at once
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STOP_SECONDS = serve.GRACE_SECONDS + 15.0
 _TICK_SECONDS = 0.2

@@ -10,13 +10,15 @@ from uuid import UUID
 import numpy as np
 
 from gateway.drain import sampling, trainable
-from gateway.fold import align, lenient, stated
+from gateway.fold import align, stated
 from gateway.fold.answer import Answer, Reply
+from gateway.fold.body import read as read_body
 from gateway.fold.readable import Marker
 from gateway.fold.reply import fold
 from gateway.lineage import canonical, kinds
 from gateway.lineage.decide import Asked, Prefix
 from gateway.spool.format import Record
+from store.body import Body
 from store.turns import Recorded
 
 _OPENINGS = 3  # messages at the beginning of a request among which a summary may stand
@@ -36,7 +38,7 @@ class Draft:
     @property
     def size(self) -> int:
         """Bytes that it roughly keeps in memory."""
-        return sum(3 * len(row.request_body) + 2 * len(row.response_text or "") for row in self.rows) + 4096
+        return sum(3 * row.body.size + 2 * len(row.response_text or "") for row in self.rows) + 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class _Request:
 
     meta: Mapping[str, Any]
     headers: Mapping[str, str]
-    raw: bytes
     body: Mapping[str, Any]  # empty where the bytes are no JSON object
+    pieces: Body
     messages: Sequence[Any]
     endpoint: str
     digests: Sequence[bytes]  # the chain over the messages
@@ -74,17 +76,13 @@ def assemble(request: Record, reply: Record | None, policy_id: int | None) -> Dr
 
 def _read(request: Record) -> _Request:
     meta = request.meta
-    try:
-        body = lenient.loads_exact(request.body)
-    except ValueError:
-        body = None
-    body = body if isinstance(body, dict) else {}
+    body, pieces = read_body(request.body)
     endpoint = _endpoint(str(meta["path"]))
     messages = body.get("messages") if endpoint == kinds.CHAT else None
     messages = messages if isinstance(messages, list) else []
     start = canonical.root(str(meta["tenant"]), meta.get("key_id"))
     headers = {str(name).lower(): str(value) for name, value in (meta.get("headers") or {}).items()}
-    return _Request(meta, headers, request.body, body, messages, endpoint, canonical.chain(start, messages))
+    return _Request(meta, headers, body, pieces, messages, endpoint, canonical.chain(start, messages))
 
 
 def _asked(read: _Request, kind: str) -> Asked:
@@ -100,6 +98,7 @@ def _asked(read: _Request, kind: str) -> Asked:
         session=(str(session["id"]), str(session["source"])) if session else None,
         parent_id=UUID(meta["parent"]) if meta.get("parent") else None,
         prefixes=_prefixes(read),
+        messages=read.messages,
         prompt_hash=read.digests[-1] if read.digests else None,
         attempt=int(count) if count.isascii() and count.isdigit() else 0,
         idempotency_key=read.headers.get("idempotency-key"),
@@ -158,9 +157,7 @@ def _row(
         status=status,
         error=mark.text(_text(reply_meta.get("error")) or error),
         http_status=reply_meta.get("http_status"),
-        request_body=read.raw,
-        messages=mark.json(read.body.get("messages")),
-        tools=mark.json(read.body.get("tools")),
+        body=read.pieces,
         sampling=mark.json(sampling.parameters(read.body)) if read.body else None,
         response_text=mark.text(_said(answer)),
         reasoning_text=mark.text(answer.reasoning) if answer is not None else None,
@@ -184,9 +181,10 @@ def _row(
             version=version,
             sampling_class=sampling_class,
         ),
-        text_altered=mark.altered,
+        text_altered=mark.altered or read.pieces.altered,
         history_hash=_history(prompt_hash, answer),
         prompt_hash=prompt_hash,
+        exchange_hash=_exchange(read, answer),
         client_request_id=mark.text(
             next((read.headers[name] for name in _IDS if name in read.headers), None)
         ),
@@ -209,8 +207,18 @@ def choice_id(request_id: UUID, position: int) -> UUID:
 def _history(prompt_hash: bytes | None, answer: Answer | None) -> bytes | None:
     if prompt_hash is None or answer is None:
         return None
-    message = {"role": "assistant", "content": answer.text, "tool_calls": answer.tool_calls}
-    return canonical.extend(prompt_hash, message)
+    return canonical.extend(prompt_hash, _message(answer))
+
+
+def _exchange(read: _Request, answer: Answer | None) -> bytes | None:
+    if not read.messages or answer is None:
+        return None
+    start = canonical.root(str(read.meta["tenant"]), read.meta.get("key_id"))
+    return canonical.exchange(start, read.messages[-1], _message(answer))
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    return {"role": "assistant", "content": answer.text, "tool_calls": answer.tool_calls}
 
 
 def _version(answer: Answer | None, reply_meta: Mapping[str, Any]) -> tuple[int, int] | None:

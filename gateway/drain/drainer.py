@@ -15,8 +15,11 @@ from uuid import UUID
 from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
+from gateway.drain import feedback, relink
 from gateway.drain.assemble import Draft, assemble
 from gateway.drain.record import Outcome, record
+from gateway.drain.report import BEAT, Report
+from gateway.drain.upkeep import Upkeep
 from gateway.spool.reader import Pair, SpoolReader
 from store import policies, processes, sessions, turns
 from store.config_model import Config
@@ -27,8 +30,8 @@ BATCH_TURNS = 200
 BATCH_BYTES = 16 * 2**20  # of records; a larger one is a batch of its own
 SCAN_BYTES = 64 * 2**20  # read in one pass: only places are kept of it
 WAITING_BYTES = 16 * 2**20  # of drafts that wait for their parent
+LOOK = 0.25  # seconds between looks for a parent that another gateway may have written
 PATIENCE = 2.0  # seconds that a turn waits for a parent that another worker or gateway is about to write
-BEAT = 2.0  # seconds
 SWEEP = 10.0  # seconds between looks for idle sessions
 
 
@@ -50,10 +53,18 @@ class Drainer:
     now: Callable[[], float] = time.time
     _ready: list[Pair] = field(default_factory=list)
     _waiting: dict[UUID, _Item] = field(default_factory=dict)
+    _settled: list[str] = field(default_factory=list)  # durable, and not yet said to the reader
+    _upkeep: Upkeep = field(init=False)
     _policy_id: int | None = None
+    _looked_at: float = 0.0
     _beat_at: float = 0.0
     _sweep_at: float = 0.0
     _has_more: bool = False  # requests that ended, behind the present batch
+    _settled_count: int = 0
+    _aside_count: int = 0
+
+    def __post_init__(self) -> None:
+        self._upkeep = Upkeep(self.config.storage)
 
     @property
     def is_idle(self) -> bool:
@@ -65,20 +76,33 @@ class Drainer:
 
         Raises:
             DBAPIError: Postgres is away, or not what it should be; the pass can be repeated.
+            OSError: the spool cannot be read just now; likewise.
         """
         if self._policy_id is None:
             with database.begin() as connection:
                 self._policy_id = policies.default(connection, self.config).id
+        self._upkeep.look(database, self.now())
         if not self._ready:
             self._ready = self.reader.scan(self.now(), SCAN_BYTES)
         batch = self._next_batch()
         self._has_more = len(batch) < len(self._ready) or not self.reader.is_caught_up
-        items, settled = self._assemble(database, batch)
-        settled += self._write(database, [*self._waiting.values(), *items])
+        items = self._assemble(database, [pair for pair in batch if not pair.is_feedback])
+        self._write(database, [*self._due(bool(items)), *items])
+        self._write_feedback(database, [pair for pair in batch if pair.is_feedback])
         del self._ready[: len(batch)]
-        self.reader.settle(settled)
+        settled = len(self._settled)
+        self._settled_count += settled
+        self.reader.settle(self._settled)
+        self._settled.clear()
         self._housekeep(database)
-        return len(settled)
+        return settled
+
+    def _due(self, news: bool) -> list[_Item]:
+        """Those who wait for their parent: looked for with every batch, and now and then without one."""
+        if not news and self.now() - self._looked_at < LOOK:
+            return []
+        self._looked_at = self.now()
+        return list(self._waiting.values())
 
     def _next_batch(self) -> list[Pair]:
         batch: list[Pair] = []
@@ -90,40 +114,53 @@ class Drainer:
             batch.append(pair)
         return batch
 
-    def _assemble(self, database: Engine, batch: Sequence[Pair]) -> tuple[list[_Item], list[str]]:
-        """The drafts of a batch, and the ids of those whose records make none: they are set aside."""
+    def _assemble(self, database: Engine, batch: Sequence[Pair]) -> list[_Item]:
+        """The drafts of a batch; what makes none is set aside."""
         items: list[_Item] = []
-        aside: list[str] = []
         for pair in batch:
             try:
                 draft = assemble(*self.reader.load(pair), self._policy_id)
+            except OSError:  # the disk's fault and not the record's
+                raise
             except Exception as error:  # whatever one record holds, it must not stop all others
                 self._put_aside(database, pair, error)
-                aside.append(pair.id)
             else:
                 items.append(_Item(draft, pair, self.now()))
-        return items, aside
+        return items
 
-    def _write(self, database: Engine, items: Sequence[_Item]) -> list[str]:
-        """Writes in one transaction; one by one where Postgres refuses a row. Returns the ids settled."""
+    def _write(self, database: Engine, items: Sequence[_Item]) -> None:
+        """Writes in one transaction; one by one where Postgres refuses a row."""
         if not items:
-            return []
+            return
         try:
-            return self._note(items, self._record(database, items))
+            self._note(items, self._record(database, items))
+            return
         except (StatementError, ValueError) as error:
             if not _is_refusal(error):
                 raise
-        settled: list[str] = []
         for item in items:
             try:
-                settled += self._note([item], self._record(database, [item]))
+                self._note([item], self._record(database, [item]))
             except (StatementError, ValueError) as error:
                 if not _is_refusal(error):
                     raise
                 self._put_aside(database, item.pair, error)
                 self._waiting.pop(item.draft.asked.id, None)
-                settled.append(item.pair.id)
-        return settled
+
+    def _write_feedback(self, database: Engine, pairs: Sequence[Pair]) -> None:
+        for pair in pairs:
+            try:
+                said = feedback.read(self.reader.load(pair)[0])
+                with database.begin() as connection:
+                    feedback.write(connection, [said])
+            except OSError:
+                raise
+            except Exception as error:  # whatever one record holds, it must not stop all others
+                if isinstance(error, DBAPIError) and not _is_refusal(error):
+                    raise
+                self._put_aside(database, pair, error)
+            else:
+                self._settled.append(pair.id)
 
     def _record(self, database: Engine, items: Iterable[_Item]) -> Outcome:
         moment = datetime.fromtimestamp(self.now(), UTC)
@@ -133,18 +170,16 @@ class Drainer:
                 connection, drafts, self._may_wait, max_turns=self.config.session.max_turns, now=moment
             )
 
-    def _note(self, items: Iterable[_Item], outcome: Outcome) -> list[str]:
+    def _note(self, items: Iterable[_Item], outcome: Outcome) -> None:
         """After the commit: who waits on, and who is settled."""
         late = {draft.asked.id for draft in outcome.waiting}
-        settled: list[str] = []
         for item in items:
             turn_id = item.draft.asked.id
             if turn_id in late:
                 self._waiting.setdefault(turn_id, item)
             else:
                 self._waiting.pop(turn_id, None)
-                settled.append(item.pair.id)
-        return settled
+                self._settled.append(item.pair.id)
 
     def _may_wait(self, draft: Draft) -> bool:
         known = self._waiting.get(draft.asked.id)
@@ -161,6 +196,24 @@ class Drainer:
         _log.error("turn %s is set aside: %s", pair.id, said.partition("\n")[0])
         with database.begin() as connection:
             turns.put_aside(connection, _uuid(pair.id), said, self.reader.raw(pair))
+        self._settled.append(pair.id)
+        self._aside_count += 1
+
+    def report(self, at: float, trouble: str | None = None) -> Report:
+        """Where the drainer stands; `trouble` is why nothing can be written just now."""
+        late = [*self._ready, *(item.pair for item in self._waiting.values())]
+        return Report(
+            at=at,
+            oldest=min((_came_at(pair.id) for pair in late), default=None),
+            waiting={
+                "reply": self.reader.waiting,
+                "parent": len(self._waiting),
+                "write": len(self._ready),
+            },
+            settled=self._settled_count,
+            set_aside=self._aside_count,
+            trouble=trouble,
+        )
 
     def _housekeep(self, database: Engine) -> None:
         now = self.now()
@@ -180,12 +233,20 @@ class Drainer:
             since = moment - timedelta(seconds=self.config.session.idle_seconds)
             with database.begin() as connection:
                 sessions.close_idle(connection, since, moment)
+                relink.sweep(connection, moment)
             self._sweep_at = now
 
 
 def _is_refusal(error: Exception) -> bool:
     """Whether Postgres, or the way to it, refuses a row's values; else the trouble is Postgres itself."""
-    return isinstance(error, DataError | IntegrityError) or not isinstance(error, DBAPIError)
+    state = getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+    too_large = state is not None and state.startswith("54")  # psycopg takes it for an outage
+    return too_large or isinstance(error, DataError | IntegrityError) or not isinstance(error, DBAPIError)
+
+
+def _came_at(turn_id: str) -> float:
+    """When a request came, in seconds since 1970: a UUIDv7 begins with it."""
+    return (_uuid(turn_id).int >> 80) / 1000
 
 
 def _uuid(turn_id: str) -> UUID:

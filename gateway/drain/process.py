@@ -7,15 +7,18 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from gateway.drain.drainer import Drainer
+from gateway.drain.report import Reporter
 from gateway.spool.reader import SpoolReader, only_drainer
 from store import database
 from store.config_model import Config
 from store.database import DatabaseError
+from store.embedded import EmbeddedError
 from store.paths import StatePaths
 
 _log = logging.getLogger(__name__)
@@ -26,6 +29,8 @@ SAY_AGAIN = 60.0  # seconds
 LAST_PASSES = 50  # after the signal to stop
 
 Wait = Callable[[float], object]
+#: What passes by itself, or once an operator has mended it: Postgres is away or full, the disk will not read.
+TROUBLES = (DBAPIError, DatabaseError, EmbeddedError, OSError)
 
 
 def main(config: Config) -> None:
@@ -38,7 +43,8 @@ def main(config: Config) -> None:
         with only_drainer(folder) as is_alone:
             if is_alone:
                 drainer = Drainer(config, SpoolReader(folder))
-                run(drainer, lambda: connect(config), stop)
+                reporter = Reporter(StatePaths.for_config(config).metrics / "drainer.json", drainer.now)
+                run(drainer, lambda: connect(config), stop, reporter=reporter)
             else:
                 _log.info("another drainer has %s: standing by", folder)
                 stop.wait(SAY_AGAIN)
@@ -48,7 +54,7 @@ def connect(config: Config) -> Engine:
     """An engine whose schema is right; also starts the embedded Postgres where it is needed.
 
     Raises:
-        DatabaseError: what is wrong, in a sentence.
+        DatabaseError, EmbeddedError: what is wrong, in a sentence.
     """
     connected = database.engine(config)
     database.check(connected)
@@ -56,7 +62,11 @@ def connect(config: Config) -> Engine:
 
 
 def run(
-    drainer: Drainer, connect: Callable[[], Engine], stop: threading.Event, wait: Wait | None = None
+    drainer: Drainer,
+    connect: Callable[[], Engine],
+    stop: threading.Event,
+    wait: Wait | None = None,
+    reporter: Reporter | None = None,
 ) -> None:
     """Drains until `stop`. `connect` is asked again after every failure; `wait` sleeps for seconds."""
     wait = wait or stop.wait
@@ -66,13 +76,17 @@ def run(
         try:
             connected = connected or connect()
             settled = drainer.drain_once(connected)
-        except (DBAPIError, DatabaseError) as error:
+        except TROUBLES as error:
             if connected is not None:
                 connected.dispose()
             connected = None
+            if reporter is not None:
+                reporter.tell(partial(drainer.report, trouble=_first_line(error)))
             wait(trouble.again(error))
             continue
         trouble.over()
+        if reporter is not None:
+            reporter.tell(drainer.report)
         if not settled and drainer.is_idle:
             wait(PAUSE)
     if connected is not None:
@@ -85,7 +99,7 @@ def _finish(drainer: Drainer, connected: Engine) -> None:
         for _ in range(LAST_PASSES):
             if not drainer.drain_once(connected) and drainer.is_idle:
                 break
-    except (DBAPIError, DatabaseError) as error:
+    except TROUBLES as error:
         _log.warning("the last pass failed, the next drainer goes on from here: %s", _first_line(error))
     connected.dispose()
 

@@ -9,10 +9,13 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from gateway.drain.assemble import Draft
+from gateway.drain.relink import orphan_of, relink
 from gateway.lineage import decide as lineage
-from gateway.lineage.decide import Asked, Known
-from store import earlier, sessions, turns
+from gateway.lineage.decide import Asked
+from gateway.lineage.known import Known
+from store import earlier, orphans, sessions, turns
 from store.earlier import Earlier
+from store.orphans import Orphan
 from store.turns import Place, Recorded
 
 _NEAREST = 4  # prefixes that are looked up at first: nearly always the parent is the longest
@@ -58,14 +61,17 @@ class _Batch:
         self._known = _lookup(connection, drafts)
         self._placed: list[tuple[Draft, Place]] = []
         self._abandoned: list[UUID] = []
+        self._orphans: list[Orphan] = []
         self._of_key: dict[tuple[str, str | None], list[Earlier]] = {}
 
     def put(self, draft: Draft, may_wait: Callable[[Draft], bool]) -> bool:
         """Whether the draft has found its place; False puts it off."""
         asked = draft.asked
         found = lineage.place(asked, self._known)
-        if lineage.misses_something(asked, found) and may_wait(draft):
+        if lineage.misses_something(asked, self._known) and may_wait(draft):
             return False
+        if lineage.misses_parent(asked, self._known):
+            self._orphans.append(orphan_of(draft))
         if found.session_source == "new" and asked.kind == "main":
             found = lineage.continues_summary(asked, self._summaries(asked)) or found
         draft = self._settle_retry(draft, found)
@@ -97,6 +103,8 @@ class _Batch:
         }
         sessions.close(self._connection, ended, "client", now)
         sessions.close(self._connection, at_limit, "max_turns", now)
+        orphans.keep(self._connection, self._orphans)
+        relink(self._connection, [what for what, _ in rows])
 
     def _summaries(self, asked: Asked) -> list[Earlier]:
         """The summaries made for this key, newest first; read once a batch."""
@@ -153,14 +161,18 @@ def _lookup(connection: Connection, drafts: Sequence[Draft]) -> Known:
         prompts |= {draft.asked.prompt_hash} if draft.asked.prompt_hash is not None else set()
     named = {draft.asked.parent_id for draft in drafts if draft.asked.parent_id is not None}
     known = Known(earlier.find(connection, tenants, histories, prompts, named))
-    further = {
-        prefix.history
+    here = {row.history_hash for draft in drafts for row in draft.rows}
+    lost = [
+        draft.asked
         for draft in drafts
-        if lineage.find_parent(draft.asked, known) is None
-        for prefix in draft.asked.prefixes[_NEAREST:]
-    }
-    for turn in earlier.find(connection, tenants, histories=further) if further else ():
-        known.add(turn)
+        if lineage.misses_parent(draft.asked, known)
+        and not (draft.asked.prefixes and draft.asked.prefixes[0].history in here)
+    ]
+    further = {prefix.history for asked in lost for prefix in asked.prefixes[_NEAREST:]}
+    exchanges = {exchange.digest for asked in lost for exchange in asked.exchanges}
+    if further or exchanges:
+        for turn in earlier.find(connection, tenants, histories=further, exchanges=exchanges):
+            known.add(turn)
     return known
 
 
@@ -179,6 +191,7 @@ def _as_earlier(row: Recorded, where: Place) -> Earlier:
         status=row.status,
         history_hash=row.history_hash,
         prompt_hash=row.prompt_hash,
+        exchange_hash=row.exchange_hash,
         response_text=row.response_text,
         client_request_id=row.client_request_id,
         started_at=row.started_at,

@@ -11,6 +11,7 @@ from gateway.fold.answer import Reply
 from gateway.fold.choice import Choice, Ids, ids
 
 _DONE = b"[DONE]"
+_USUAL = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})  # of most chunks
 _EXCERPT = 500  # characters of an unreadable body that its error quotes
 
 
@@ -66,15 +67,20 @@ class Folder:
         """Takes one chunk, or a whole body."""
         if not isinstance(payload, dict):
             return
-        self._error = self._error or _error_in(payload)
         choices = payload.get("choices")
         for position, choice in enumerate(choices if isinstance(choices, list) else ()):
             if isinstance(choice, dict):
                 self._choice(choice.get("index"), position).add(choice)
-        if isinstance(payload.get("usage"), dict):
-            self._usage = payload["usage"]
         if isinstance(payload.get("model"), str):
             self._model = payload["model"]
+        if not payload.keys() <= _USUAL or payload.get("object") == "error":
+            self._add_unusual(payload)
+
+    def _add_unusual(self, payload: dict[str, Any]) -> None:
+        """What stands beside the choices of bodies and of few chunks."""
+        self._error = self._error or _error_in(payload)
+        if isinstance(payload.get("usage"), dict):
+            self._usage = payload["usage"]
         self._prompt_ids = ids(payload.get("prompt_token_ids")) or self._prompt_ids
         self._version = stated.of_label(payload.get("metadata")) or self._version
         self._add_extension(payload.get("sglext") or payload)
@@ -97,7 +103,10 @@ class Folder:
 
     def _choice(self, index: Any, position: int) -> Choice:
         number = index if isinstance(index, int) and index >= 0 else position
-        return self._choices.setdefault(number, Choice(number))
+        known = self._choices.get(number)
+        if known is None:
+            known = self._choices[number] = Choice(number)
+        return known
 
     def _add_extension(self, extension: Any) -> None:
         if not isinstance(extension, dict):

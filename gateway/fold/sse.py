@@ -5,14 +5,13 @@ events without data are dropped. What lacks its last blank line is still an even
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     name: bytes  # the `event:` field; empty for an ordinary message
     data: bytes  # the `data:` lines, joined by LF
 
@@ -37,7 +36,7 @@ class Parser:
             if not chunk:
                 return []
         self._after_cr = chunk.endswith(b"\r")
-        lines = _LINE_END.split(chunk)
+        lines = _LINE_END.split(chunk) if b"\r" in chunk else chunk.split(b"\n")
         self._partial.append(lines[0])
         if len(lines) == 1:
             return []
@@ -58,6 +57,9 @@ class Parser:
             self._first_line = False
         if not line:
             return self._dispatch()
+        if line.startswith(b"data: "):  # nearly always
+            self._data.append(line[6:])
+            return None
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
@@ -67,6 +69,6 @@ class Parser:
         return None
 
     def _dispatch(self) -> Event | None:
-        name, data = self._name, b"\n".join(self._data)
+        name, data = self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
         self._name, self._data = b"", []
         return Event(name, data) if data.strip() else None

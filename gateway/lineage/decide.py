@@ -2,7 +2,8 @@
 
 The parent is the earlier turn, of the same key, whose messages and answer are the longest beginning of this
 request's messages (gateway/lineage/canonical.py says when messages are equal). An explicit session id
-decides the session and confines the search to it.
+decides the session and confines the search to it. Where the beginning was dropped or changes from turn to
+turn, what the request ends with decides (gateway/lineage/window.py).
 
 A request whose messages equal an earlier one's is one of three things:
 * a retry, where the client says so: the earlier attempt was lost on its way;
@@ -10,12 +11,16 @@ A request whose messages equal an earlier one's is one of three things:
 * one of a group, where they overlap in time: each is a session of its own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property, partial
+from typing import Any
 from uuid import UUID
 
 from gateway.lineage import canonical
+from gateway.lineage.known import Known
+from gateway.lineage.window import Exchange, by_window, exchanges_of
 from store.earlier import Earlier
 from store.turns import Place
 
@@ -33,7 +38,7 @@ class Prefix:
     text: str  # canonical text of the assistant's message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """What a request says about where it belongs."""
 
@@ -46,10 +51,16 @@ class Asked:
     session: tuple[str, str] | None  # id and where it was found
     parent_id: UUID | None  # the client names it
     prefixes: tuple[Prefix, ...]  # longest first
+    messages: Sequence[Any]
     prompt_hash: bytes | None
     attempt: int  # the client's retry count; 0: the first
     idempotency_key: str | None
     openings: tuple[str, ...]  # texts of the first messages, where a summary would stand
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The newest ones first; only asked for where the last answer's turn is not found."""
+        return exchanges_of(canonical.root(self.tenant, self.key_id), self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,47 +71,16 @@ class Found:
     messages: int | None
 
 
-class Known:
-    """Earlier turns by their digests; turns of the same batch are added as they are placed."""
-
-    def __init__(self, turns: Iterable[Earlier]) -> None:
-        self._by_id: dict[UUID, Earlier] = {}
-        self._by_history: dict[bytes, dict[UUID, Earlier]] = {}
-        self._by_prompt: dict[bytes, dict[UUID, Earlier]] = {}
-        self._continued: set[UUID] = set()
-        for turn in turns:
-            self.add(turn)
-
-    def add(self, turn: Earlier) -> None:
-        self._by_id[turn.id] = turn
-        if turn.history_hash is not None:
-            self._by_history.setdefault(turn.history_hash, {})[turn.id] = turn
-        if turn.prompt_hash is not None:
-            self._by_prompt.setdefault(turn.prompt_hash, {})[turn.id] = turn
-        if turn.continued:
-            self._continued.add(turn.id)
-        if turn.parent_id is not None and turn.kind == "main":
-            self._continued.add(turn.parent_id)
-
-    def by_id(self, turn_id: UUID | None) -> list[Earlier]:
-        return [self._by_id[turn_id]] if turn_id in self._by_id and turn_id is not None else []
-
-    def by_history(self, digest: bytes) -> list[Earlier]:
-        return list(self._by_history.get(digest, {}).values())
-
-    def by_prompt(self, digest: bytes | None) -> list[Earlier]:
-        return list(self._by_prompt.get(digest, {}).values()) if digest is not None else []
-
-    def is_continued(self, turn_id: UUID) -> bool:
-        return turn_id in self._continued
-
-
 def place(asked: Asked, known: Known) -> Place:
     """Where the request belongs, but for its ordinal and for a summary that it may go on from."""
     lost = _lost_attempt(asked, known)
     if lost is not None:
         return _beside(asked, lost, retry_of=lost.id)
     parent = find_parent(asked, known)
+    if parent is None or _is_shorter(asked, parent):
+        rolled = by_window(asked.exchanges, known, partial(may_follow, asked))
+        if rolled is not None:
+            return _rolled(asked, *rolled)
     if parent is not None:
         return _below(asked, parent)
     sibling = _sibling(asked, known)
@@ -123,22 +103,36 @@ def continues_summary(asked: Asked, summaries: Iterable[Earlier]) -> Place | Non
     for summary in summaries:
         words = (summary.response_text or "").strip()
         is_quoted = len(words) >= SHORTEST_SUMMARY and any(words in opening for opening in asked.openings)
-        if is_quoted and _may_follow(asked, summary):
+        if is_quoted and may_follow(asked, summary):
             return Place(session_id=summary.session_id, session_source="lineage", segment_id=asked.id)
     return None
 
 
-def misses_something(asked: Asked, found: Place) -> bool:
+def misses_something(asked: Asked, known: Known) -> bool:
     """Whether a turn that this one should have been placed by may still be on its way here."""
-    has_no_parent = bool(asked.prefixes or asked.parent_id) and found.parent_id is None
-    return has_no_parent or (asked.attempt > 0 and found.retry_of is None)
+    if asked.attempt > 0:
+        return _lost_attempt(asked, known) is None
+    return misses_parent(asked, known)
+
+
+def misses_parent(asked: Asked, known: Known) -> bool:
+    """Whether the turn that gave the last answer in this request, or that it names, is not there."""
+    if asked.parent_id is not None:
+        return not any(turn.key_id == asked.key_id for turn in known.by_id(asked.parent_id))
+    return bool(asked.prefixes) and _match(asked, asked.prefixes[0], known) is None
+
+
+def _is_shorter(asked: Asked, parent: Found) -> bool:
+    """Whether the request holds answers that the parent does not know."""
+    named = parent.turn.id == asked.parent_id
+    return not named and bool(asked.prefixes) and parent.messages != asked.prefixes[0].messages
 
 
 def _match(asked: Asked, prefix: Prefix, known: Known) -> Found | None:
     whole = _best(asked, known.by_history(prefix.history))
     if whole is not None:
         return Found(whole, prefix.messages)
-    cut = _best(asked, known.by_prompt(prefix.prompt), lambda turn: _is_kept_part(turn, prefix.text))
+    cut = _best(asked, known.by_prompt(prefix.prompt), lambda turn: is_kept_part(turn, prefix.text))
     return Found(cut, prefix.messages) if cut is not None else None
 
 
@@ -146,11 +140,12 @@ def _best(
     asked: Asked, turns: Iterable[Earlier], accepts: Callable[[Earlier], bool] = lambda turn: True
 ) -> Earlier | None:
     """A main turn before a side one, then the newest."""
-    possible = [turn for turn in turns if _may_follow(asked, turn) and accepts(turn)]
+    possible = [turn for turn in turns if may_follow(asked, turn) and accepts(turn)]
     return max(possible, key=lambda turn: (turn.kind == "main", turn.started_at, turn.id), default=None)
 
 
-def _may_follow(asked: Asked, turn: Earlier) -> bool:
+def may_follow(asked: Asked, turn: Earlier) -> bool:
+    """Whether a turn is of the same conversation's owner, and came before."""
     return (
         turn.request_id != asked.id
         and turn.started_at < asked.started_at
@@ -160,7 +155,7 @@ def _may_follow(asked: Asked, turn: Earlier) -> bool:
     )
 
 
-def _is_kept_part(turn: Earlier, kept: str) -> bool:
+def is_kept_part(turn: Earlier, kept: str) -> bool:
     """A client that stopped an answer keeps what it saw of it: less or more than was recorded."""
     if turn.status == "ok":
         return False
@@ -176,7 +171,7 @@ def _covered_by(asked: Asked, turn: Earlier) -> int | None:
 def _lost_attempt(asked: Asked, known: Known) -> Earlier | None:
     if asked.attempt <= 0 and asked.idempotency_key is None:
         return None
-    same = [turn for turn in known.by_prompt(asked.prompt_hash) if _may_follow(asked, turn)]
+    same = [turn for turn in known.by_prompt(asked.prompt_hash) if may_follow(asked, turn)]
     recent = [turn for turn in same if asked.started_at - turn.started_at <= RETRY_WINDOW]
     if asked.idempotency_key is not None:
         recent = [turn for turn in recent if turn.client_request_id == asked.idempotency_key]
@@ -203,6 +198,18 @@ def _below(asked: Asked, parent: Found) -> Place:
         segment_id=parent.turn.segment_id if is_same_session else asked.id,
         parent_id=parent.turn.id,
         parent_messages=parent.messages,
+    )
+
+
+def _rolled(asked: Asked, turn: Earlier, messages: int) -> Place:
+    """Below a turn whose history this request does not repeat: in its session, and a segment of its own."""
+    session = asked.session or (turn.session_id, "lineage")
+    return Place(
+        session_id=session[0],
+        session_source=session[1],
+        segment_id=asked.id,
+        parent_id=turn.id,
+        parent_messages=messages,
     )
 
 

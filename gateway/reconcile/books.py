@@ -7,16 +7,17 @@ that restarts meanwhile is still brought back to it, and users notice nothing.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from gateway.reconcile.beside import Wanted
 from gateway.reconcile.decide import Route, Target, adapter_name
-from store import engines, leases, processes, publications, versions
+from store import engines, leases, pins, processes, publications, publishing, versions
 from store.database import DatabaseError
 from store.embedded import EmbeddedError
 from store.publications import Publication
@@ -34,10 +35,15 @@ class Live:
     version: Version
     base: Path
     target: Target
+    wanted: Wanted = field(default_factory=Wanted)
+    versions: Mapping[int, Version] = field(default_factory=dict)  # of what is wanted beside
 
 
 class Books:
-    """`owner` names this reconciler in the leases: the same one after a restart."""
+    """`owner` names this reconciler in the leases: the same one after a restart.
+
+    `pin_seconds`: for how long a session stays on the version it began with.
+    """
 
     def __init__(
         self,
@@ -45,15 +51,19 @@ class Books:
         policy: str,
         owner: str,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        pin_seconds: float = 0.0,
     ) -> None:
         self._connect = connect
         self._database: Engine | None = None
         self._policy = policy
         self._owner = owner
         self._clock = clock
+        self._pin_seconds = pin_seconds
         self._good: Live | None = None
         self._unwritten: deque[Callable[[Connection], object]] = deque()
         self._leases: set[str] = set()
+        self._swap: int | None = None  # the token of the lease on swapping weights
         self._retry_at = 0.0
         self._reached = False
         self.away: str | None = None  # why Postgres cannot be reached; None: it can
@@ -79,6 +89,20 @@ class Books:
             self._leases.discard(url)
         return url in self._leases or not self._reached
 
+    def may_swap(self, seconds: float) -> bool:
+        """Whether an engine may swap its weights now: one at a time, whichever reconciler it belongs to."""
+        name = f"swap:{self._policy}"
+        token = self._try(lambda connection: leases.acquire(connection, name, self._owner, seconds))
+        self._swap = token or self._swap
+        return token is not None or self.away is not None
+
+    def swapped(self) -> None:
+        """The next engine may."""
+        token, self._swap = self._swap, None
+        if token is not None:
+            name = f"swap:{self._policy}"
+            self._try(lambda connection: leases.release(connection, name, token))
+
     def close(self) -> None:
         if self._database is not None:
             self._database.dispose()
@@ -100,7 +124,13 @@ class Books:
         verified = route.low if route.low == route.high else None
         self._try(
             lambda connection: engines.see(
-                connection, url, route.state, reason=route.reason, version=verified, dialect=route.dialect
+                connection,
+                url,
+                route.state,
+                reason=route.reason,
+                version=verified,
+                dialect=route.dialect,
+                beside=route.beside,
             )
         )
 
@@ -116,7 +146,23 @@ class Books:
         if version is None:
             return None
         base = Path(versions.get(connection, version.policy_id, 0).path)
-        return Live(version, base, self._target(version))
+        wanted, rows = self._read_wanted(connection, version)
+        return Live(version, base, self._target(version), wanted, rows)
+
+    def _read_wanted(self, connection: Connection, live: Version) -> tuple[Wanted, dict[int, Version]]:
+        """What goes to sessions beside the live version; only adapters can."""
+        trial = publishing.pointers(connection, live.policy_id).trial
+        found = {}
+        if self._pin_seconds and live.form == "adapter":
+            found = pins.begun_with(connection, live.policy_id, live.version, self._pin_seconds)
+        asked = set(found.values()) | ({trial.version} if trial else set())
+        rows = {number: versions.get(connection, live.policy_id, number) for number in asked}
+        targets = {number: self._target(row) for number, row in rows.items()}
+        pinned = {number: targets[number] for number in set(found.values())}
+        wanted = Wanted(
+            targets[trial.version] if trial else None, trial.share if trial else 0.0, found, pinned
+        )
+        return wanted, rows
 
     def _target(self, version: Version) -> Target:
         adapter = adapter_name(self._policy, version.version) if version.form == "adapter" else None
@@ -128,7 +174,8 @@ class Books:
         if row is None or live is None or row.version is None:
             return None if row is None else Route(row.state, row.reason, dialect=row.dialect)
         served = self._target(versions.get(connection, live.policy_id, row.version))
-        route = Route(row.state, row.reason, row.version, row.version, served.adapter, row.dialect)
+        beside = frozenset(row.beside)
+        route = Route(row.state, row.reason, row.version, row.version, served.adapter, row.dialect, beside)
         # The other reconciler may already move it: whatever lies between the two may answer.
         return replace(route, low=min(row.version, live.version), high=max(row.version, live.version))
 

@@ -1,8 +1,7 @@
-"""Whether an engine may hear of a checkpoint: complete, readable, and of the base model's names and shapes.
+"""Whether an engine may hear of a checkpoint: complete, readable, finite, and of the base model's shape.
 
 SGLang dies on a checkpoint of another shape, silently skips a tensor that is misspelt, and crashes at the
 first use of an adapter that does not fit; so nothing reaches it that was not compared with the base model.
-Whether the numbers are finite is checked by who wrote them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,22 +9,36 @@ from pathlib import Path
 
 import orjson
 
-from gateway.reconcile.tensors import Tensor, UnreadableTensorsError, read_folder
+from gateway.reconcile.likeness import likeness_problem, quantisation
+from gateway.reconcile.tensors import Stored, Tensor, UnreadableTensorsError, read_folder, stored
+from gateway.reconcile.values import values_problem
 
 MARKER = "COMPLETE"
 _TIED_HEAD = "lm_head.weight"
 _ADAPTER_PREFIX = "base_model.model."
+#: What an adapter may ask for that an engine would leave out without a word.
+_NOT_SERVED = {"use_dora": (None, False), "bias": (None, "none"), "modules_to_save": (None, [])}
+
+#: An engine fuses these: the first is taken only together with the others.
+_TOGETHER = {
+    "q_proj": ("v_proj",),
+    "k_proj": ("q_proj", "v_proj"),
+    "v_proj": ("q_proj",),
+    "up_proj": ("gate_proj",),
+}
 
 
 class BadCheckpointError(Exception):
     """A checkpoint must not reach an engine; the message is the sentence that says why."""
 
 
-def check(folder: Path, form: str, base: Path) -> None:
-    """Compares a checkpoint with the base model's folder. `form`: full | adapter.
+def check(folder: Path, form: str, base: Path) -> dict[str, Stored]:
+    """Compares a checkpoint with the base model's folder; returns where its tensors lie.
+
+    `form`: full | adapter. Reads every byte of it.
 
     Raises:
-        BadCheckpointError: it is incomplete or does not fit; the sentence names the tensor.
+        BadCheckpointError: it is incomplete or does not fit; the sentence names the tensor or the file.
     """
     if not (folder / MARKER).is_file():
         raise BadCheckpointError(f"{folder} has no {MARKER} marker: it was not written to its end")
@@ -33,15 +46,29 @@ def check(folder: Path, form: str, base: Path) -> None:
     if not (folder / needed).is_file():
         raise BadCheckpointError(f"{folder} has no {needed}")
     try:
-        ours, theirs = read_folder(folder), read_folder(base)
-    except (UnreadableTensorsError, OSError) as error:
+        ours, theirs = stored(folder), read_folder(base)
+        problem = (
+            _shape_problem(folder, form, base, {name: entry.tensor for name, entry in ours.items()}, theirs)
+            or likeness_problem(folder, base, form)
+            or values_problem(ours)
+        )
+    except (UnreadableTensorsError, OSError, ValueError) as error:
         raise BadCheckpointError(str(error)) from error
-    if form == "adapter":
-        problem = adapter_problem(ours, theirs, _rank(folder / needed))
-    else:
-        problem = full_problem(ours, theirs, tied=_is_tied(base))
     if problem is not None:
         raise BadCheckpointError(problem)
+    return ours
+
+
+def _shape_problem(
+    folder: Path, form: str, base: Path, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
+) -> str | None:
+    if form == "adapter":
+        config = _read_json(folder / "adapter_config.json")
+        return _config_problem(config) or adapter_problem(ours, theirs, _rank(config))
+    quantised = quantisation(base)
+    if quantised is not None:
+        return f'the base model is quantised ({quantised}): only publish.form = "adapter" fits it'
+    return full_problem(ours, theirs, tied=is_tied(base))
 
 
 def full_problem(ours: Mapping[str, Tensor], base: Mapping[str, Tensor], *, tied: bool) -> str | None:
@@ -85,16 +112,39 @@ def adapter_problem(ours: Mapping[str, Tensor], base: Mapping[str, Tensor], rank
         wanted = (rank, into) if side[0] == "A" else (out, rank)
         if tensor.shape != wanted:
             return f"its tensor {name} is {list(tensor.shape)}, it should be {list(wanted)}"
+        alone = _lacks_of_fused(name, module, ours, base)
+        if alone is not None:
+            return f"its tensor {name} comes without {alone}: engines fuse the two"
     return None
 
 
-def _rank(adapter_config: Path) -> int | None:
-    rank = _read_json(adapter_config).get("r")
-    return rank if isinstance(rank, int) and rank > 0 else None
+def _lacks_of_fused(
+    name: str, module: str, ours: Mapping[str, Tensor], base: Mapping[str, Tensor]
+) -> str | None:
+    """The tensor without which an engine refuses this one, or leaves it out; None: all are there."""
+    stem, _, leaf = module.rpartition(".")
+    for other in _TOGETHER.get(leaf, ()):
+        partner = name.replace(f".{leaf}.", f".{other}.")
+        if f"{stem}.{other}.weight" in base and partner not in ours:
+            return partner
+    return None
 
 
-def _is_tied(base: Path) -> bool:
+def is_tied(base: Path) -> bool:
+    """Whether a model's head is its embedding."""
     return _read_json(base / "config.json").get("tie_word_embeddings") is True
+
+
+def _config_problem(config: Mapping[str, object]) -> str | None:
+    for key, served in _NOT_SERVED.items():
+        if config.get(key) not in served:
+            return f"its adapter_config.json has {key} = {config[key]!r}, which engines leave out"
+    return None
+
+
+def _rank(config: Mapping[str, object]) -> int | None:
+    rank = config.get("r")
+    return rank if isinstance(rank, int) and rank > 0 else None
 
 
 def _read_json(path: Path) -> dict[str, object]:

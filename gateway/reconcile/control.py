@@ -12,6 +12,8 @@ from typing import Any, Literal, Self
 
 import httpx
 
+_CHAT_SECONDS = 20.0
+
 PauseMode = Literal["in_place", "retract", "abort"]
 
 
@@ -75,8 +77,8 @@ class Control:
         try:
             ready = self._client.get("/ready")
             if ready.status_code == 404:  # another server than SGLang 0.5.23
-                ready = self._client.get("/health")
-                return Health.READY if ready.status_code == 200 else Health.STARTING
+                ready = self._client.get("/health")  # which is also not everybody's
+                return Health.STARTING if ready.status_code >= 500 else Health.READY
             if ready.status_code == 200:
                 return Health.READY
             alive = self._client.get("/ping").status_code == 200
@@ -98,6 +100,12 @@ class Control:
         """The names of the LoRA adapters that are loaded."""
         body = self._body("/v1/models", self._send("GET", "/v1/models", None, self._look))
         return frozenset(card["id"] for card in body["data"] if card.get("parent") is not None)
+
+    def places(self) -> int | None:
+        """How many adapters run at once, the base model among them; None: it does not say."""
+        body = self._body("/server_info", self._send("GET", "/server_info", None, self._look))
+        found = body.get("max_loras_per_batch")
+        return found if isinstance(found, int) else None
 
     def pause(self, mode: PauseMode = "in_place") -> None:
         """`in_place` keeps running requests and their caches as they are until `continue_`."""
@@ -127,10 +135,6 @@ class Control:
         if answer.get("success") is False:
             raise ControlError(f"/update_weights_from_disk: {answer.get('message')}")
 
-    def update_weight_version(self, version: str) -> None:
-        """Moves the label alone. Its default would abort every running request."""
-        self._post("/update_weight_version", {"new_version": version, "abort_all_requests": False})
-
     def flush_cache(self) -> None:
         self._post("/flush_cache", {})
 
@@ -143,17 +147,34 @@ class Control:
         body = {"lora_name": name}
         self._body("/unload_lora_adapter", self._send("POST", "/unload_lora_adapter", body, self._load))
 
-    def abort(self, rid: str) -> None:
-        """Ends the requests whose id begins with `rid`."""
-        self._post("/abort_request", {"rid": rid})
+    def chat(self, body: bytes) -> tuple[int, bytes]:
+        """Asks what a user would ask; status and body of the reply."""
+        try:
+            response = self._client.post(
+                "/v1/chat/completions",
+                content=body,
+                headers={"content-type": "application/json"},
+                timeout=_CHAT_SECONDS,
+            )
+        except httpx.TransportError as error:
+            raise UnreachableError(
+                f"/v1/chat/completions: {type(error).__name__} {error}".rstrip()
+            ) from error
+        return response.status_code, response.content
 
     def score(self, ids: Sequence[int], start: int = 1, adapter: str | None = None) -> list[float | None]:
         """Log-probabilities at T = 1, in nats, of `ids[start:]`, each given the ids before it.
 
         Ids must lie inside the vocabulary: one outside it kills the engine. None: the engine gave none.
         """
+        return self.score_all([ids], start, adapter)[0]
+
+    def score_all(
+        self, prompts: Sequence[Sequence[int]], start: int = 1, adapter: str | None = None
+    ) -> list[list[float | None]]:
+        """The same of several, in one request."""
         body: dict[str, Any] = {
-            "input_ids": list(ids),
+            "input_ids": [list(ids) for ids in prompts],
             "sampling_params": {"temperature": 0, "max_new_tokens": 0},
             "return_logprob": True,
             # One token earlier: the first entry of the answer is always null.
@@ -161,18 +182,20 @@ class Control:
         }
         if adapter is not None:
             body["lora_path"] = adapter
-        answer = self._body("/generate", self._send("POST", "/generate", body, self._load))
-        entries = answer["meta_info"]["input_token_logprobs"][1:]
-        if [entry[1] for entry in entries] != list(ids[start:]):
-            raise ControlError(
-                f"/generate scored {len(entries)} other tokens than the {len(ids) - start} asked"
-            )
-        return [entry[0] for entry in entries]
+        answers = self._body("/generate", self._send("POST", "/generate", body, self._load))
+        return [_scored(ids[start:], answer) for ids, answer in zip(prompts, answers, strict=True)]
 
     def checksum(self) -> str:
         """One checksum over all weights: equal weights, equal checksum."""
-        answer = self._post("/weights_checker", {"action": "checksum"})
-        return str(answer["per_engine_checksum"])
+        return str(self._checked()["per_engine_checksum"])
+
+    def checksums(self) -> list[dict[str, str]]:
+        """Of every tensor as the engine holds it (fused, or a rank's slice), by name: one mapping a rank."""
+        return [rank["checksums"] for rank in self._checked()["ranks"]]
+
+    def _checked(self) -> Any:
+        body = {"action": "checksum"}
+        return self._body("/weights_checker", self._send("POST", "/weights_checker", body, self._load))
 
     def tensor(self, name: str, count: int = 100) -> list[float]:
         """The first values of a tensor, of its first rows where it is a matrix."""
@@ -197,6 +220,14 @@ class Control:
         if not response.headers.get("content-type", "").startswith("application/json"):
             return {}
         return response.json()
+
+
+def _scored(wanted: Sequence[int], answer: Any) -> list[float | None]:
+    """Raises ControlError where other tokens were scored than asked."""
+    entries = answer["meta_info"]["input_token_logprobs"][1:]
+    if [entry[1] for entry in entries] != list(wanted):
+        raise ControlError(f"/generate scored {len(entries)} other tokens than the {len(wanted)} asked")
+    return [entry[0] for entry in entries]
 
 
 def _complaint(path: str, response: httpx.Response) -> str:

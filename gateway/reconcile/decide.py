@@ -10,7 +10,6 @@ shows another label than remembered; it is `starting` until it was brought to th
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -55,6 +54,7 @@ class Route:
     high: int | None = None
     adapter: str | None = None
     dialect: str | None = None
+    beside: frozenset[str] = frozenset()  # adapters that some sessions are sent to
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,17 @@ def _decide_answering(view: View, memory: Memory, target: Target | None, now: fl
     return Decision(Act.LOAD, route, replace(memory, span=span, adapter=None, updating=True))
 
 
+def waiting(view: View, memory: Memory, target: Target, reason: str) -> Decision:
+    """The target has to wait: the engine goes on as it is."""
+    memory = replace(memory, dialect=view.dialect or memory.dialect, silent_since=None)
+    return Decision(Act.WAIT, replace(_current(view, memory, target), reason=reason), memory)
+
+
+def serving(memory: Memory) -> Route:
+    """The route of an engine that has just been verified."""
+    return _route(memory, "ready", None)
+
+
 def after(memory: Memory, before: Memory, target: Target, outcome: Outcome, now: float) -> Memory:
     """What is known when an act ended. `before`: what was known before it began."""
     if isinstance(outcome, Loaded):
@@ -175,11 +186,10 @@ def gives_up(memory: Memory, target: Target) -> bool:
     return target.version > 0 and memory.failed == target.version and memory.failures >= MAX_TRIES
 
 
-def retirable(adapters: Iterable[str], policy: str, keep: frozenset[str]) -> list[str]:
-    """Adapters of this policy that nobody is sent to any more, in the order of their versions."""
-    pattern = re.compile(rf"{re.escape(policy)}-v(\d+)")
-    found = [(int(match[1]), name) for name in adapters if (match := pattern.fullmatch(name))]
-    return [name for _, name in sorted(found) if name not in keep]
+def adapter_version(name: str, policy: str) -> int | None:
+    """The version that an adapter's name carries; None where it is no adapter of this policy."""
+    match = re.fullmatch(rf"{re.escape(policy)}-v(\d+)", name)
+    return int(match[1]) if match else None
 
 
 def label_version(label: str | None) -> int | None:

@@ -10,37 +10,64 @@ from typing import Any
 
 from gateway.reconcile.control import Control, ControlError, HalfUpdatedError, UnreachableError
 from gateway.reconcile.decide import Failed, Loaded, Outcome, Refused, Target, View
-from gateway.reconcile.probe import Prompt, compare
+from gateway.reconcile.inspection import Inspected, Inspector
+from gateway.reconcile.probe import compare
+from gateway.reconcile.sums import Agreement
 
 
-def load(control: Control, view: View, target: Target, prompts: list[Prompt], tolerance: float) -> Outcome:
-    """`prompts`: the version's probe, empty where it has none. `tolerance`: nats, on average."""
+def load(
+    control: Control,
+    view: View,
+    target: Target,
+    version: Inspected,
+    inspector: Inspector,
+    tolerance: float,
+) -> Outcome:
+    """`tolerance`: nats by which the version's probe may differ, on average."""
     if target.adapter is None:
         failed = _load_full(control, target)
     else:
         failed = _load_adapter(control, view, target, target.adapter)
-    return failed or verify(control, target, prompts, tolerance)
+    return failed or verify(control, target, version, inspector, tolerance)
 
 
 def verify(
-    control: Control, target: Target, prompts: list[Prompt], tolerance: float
+    control: Control, target: Target, version: Inspected, inspector: Inspector, tolerance: float
 ) -> Loaded | Failed | Refused:
-    """Probes the target on an engine that says it has it."""
-    if not prompts:
-        why = "the base model" if target.version == 0 else "its row has no probe"
-        return Loaded({"missing": why})
+    """Compares tensors and probe on an engine that says it has the target."""
     try:
-        measured = [control.score(prompt.ids, adapter=target.adapter) for prompt in prompts]
-    except ControlError as error:
+        tensors = None if target.adapter else inspector.agreement(control, version)
+        asked = [prompt.ids for prompt in version.prompts]
+        measured = control.score_all(asked, adapter=target.adapter) if asked else []
+    except (ControlError, KeyError) as error:
         return Failed(f"the probe could not run: {error}", touched=True, blame=True)
-    difference = compare(prompts, measured)
-    probe: dict[str, Any] = {"mean_abs_diff": _known(difference.mean), "max_abs_diff": _known(difference.max)}
+    found = _found(target, version, tensors)
+    if isinstance(tensors, Agreement) and tensors.other:
+        reason = f"its tensor {tensors.first_other} is not on the engine as it was written"
+        more = f" (and {tensors.other - 1} more)" if tensors.other > 1 else ""
+        return Refused(reason + more, touched=True, probe=found)
+    if not version.prompts:
+        return Loaded(found)
+    difference = compare(version.prompts, measured)
+    found |= {"mean_abs_diff": _known(difference.mean), "max_abs_diff": _known(difference.max)}
     if difference.mean <= tolerance:
-        return Loaded(probe)
+        return Loaded(found)
     if target.adapter is not None:
         _forget(control, target.adapter)
     reason = f"its probe differs by {difference.mean:.3f} nats on average, {tolerance:g} are allowed"
-    return Refused(reason, touched=target.adapter is None, probe=probe)
+    return Refused(reason, touched=target.adapter is None, probe=found)
+
+
+def _found(target: Target, version: Inspected, tensors: Agreement | str | None) -> dict[str, Any]:
+    """What `publications.probe` says before the log-probabilities are compared."""
+    found: dict[str, Any] = {}
+    if not version.prompts:
+        found["missing"] = "the base model" if target.version == 0 else "its row has no probe"
+    if isinstance(tensors, Agreement):
+        found["tensors"] = {"same": tensors.same, "other": tensors.other}
+    elif tensors is not None:
+        found["tensors_missing"] = tensors
+    return found
 
 
 def _load_full(control: Control, target: Target) -> Failed | None:

@@ -11,12 +11,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.reconcile import routes_file
+from gateway.reconcile.adapters import Adapters, Spawn, in_a_thread
+from gateway.reconcile.beside import Wanted
 from gateway.reconcile.books import Books, Live
-from gateway.reconcile.checkpoint import BadCheckpointError, check
+from gateway.reconcile.checkpoint import BadCheckpointError
 from gateway.reconcile.control import Control, ControlError, Health
 from gateway.reconcile.decide import (
     Act,
@@ -27,15 +31,19 @@ from gateway.reconcile.decide import (
     Outcome,
     Refused,
     Route,
+    Target,
     View,
     after,
     decide,
     gives_up,
-    retirable,
+    label_version,
+    serving,
+    waiting,
 )
-from gateway.reconcile.probe import BadProbeError, Prompt, parse, vocabulary
+from gateway.reconcile.inspection import Inspected, Inspector
+from gateway.reconcile.probe import BadProbeError
 from gateway.reconcile.publish import load, verify
-from gateway.reconcile.tensors import read_folder
+from gateway.reconcile.selftest import SelfTests
 from store import database
 from store.config_model import Config
 from store.paths import StatePaths
@@ -58,14 +66,21 @@ class Reconciler:
         controls: Sequence[Control],
         routes: Path,
         clock: Callable[[], float] = time.monotonic,
+        tests: SelfTests | None = None,
+        spawn: Spawn = in_a_thread,
     ) -> None:
         self._config = config
         self._books = books
         self._controls = controls
         self._path = routes
         self._clock = clock
+        self._inspector = Inspector(checksums=config.publish.checksums)
+        self._tests = tests
         remembered = routes_file.remember(routes)
         self._memories = {control.url: remembered.get(control.url, Memory()) for control in controls}
+        name = config.policy.name
+        self._adapters = {control.url: Adapters(control, name, spawn, clock) for control in controls}
+        self._wanted = Wanted()
         self._routes: dict[str, Route] = {}
         self._seen: dict[str, tuple[Route, float]] = {}
         self._beat_at = 0.0
@@ -83,50 +98,107 @@ class Reconciler:
     def _reconcile(self, control: Control) -> None:
         for _ in range(_ROUNDS):
             live = self._books.live()
+            self._wanted = self._wanted if live is None else live.wanted
             view = look(control)
             before = self._memories[control.url]
-            decision = decide(view, before, None if live is None else live.target, self._clock())
-            self._tell(control.url, decision.route)
+            decision = self._decide(control, view, before, live)
             if decision.act is Act.WAIT or live is None:
                 self._memories[control.url] = decision.memory
+                self._tell(control.url, self._with_others(control, view, decision.route, live))
                 return
-            self._act(control, view, before, decision, live)
+            if decision.act is Act.RESUME:
+                self._tell(control.url, decision.route)
+                _resume(control)
+                self._memories[control.url] = decision.memory
+            else:
+                self._act(control, view, before, decision, live)
+
+    def _decide(self, control: Control, view: View, before: Memory, live: Live | None) -> Decision:
+        decision = decide(view, before, None if live is None else live.target, self._clock())
+        if live is None or decision.act is not Act.LOAD:
+            return decision
+        hindrance = None
+        if live.target.adapter is not None:
+            hindrance = self._adapters[control.url].make_room(view, live.target, before.adapter)
+        elif not self._books.may_swap(_LOAD_LEASE):
+            hindrance = "another engine swaps its weights"
+        return decision if hindrance is None else waiting(view, before, live.target, hindrance)
+
+    def _with_others(self, control: Control, view: View, route: Route, live: Live | None) -> Route:
+        """The route with the adapters that some sessions get instead of the live version."""
+        adapters = self._adapters[control.url]
+        if view.health in (Health.DEAD, Health.STARTING):
+            adapters.forget()
+        served = live is not None and (live.target.adapter or live.wanted.targets() or view.adapters)
+        if live is None or not served or view.health is not Health.READY or label_version(view.label) != 0:
+            return route
+        beside = adapters.tend(
+            view, live.target, live.wanted, lambda *asked: self._bring_beside(live, *asked)
+        )
+        return replace(route, beside=beside)
 
     def _act(self, control: Control, view: View, before: Memory, decision: Decision, live: Live) -> None:
-        if decision.act is Act.RESUME:
-            _resume(control)
-            self._memories[control.url] = decision.memory
-            return
+        """All that takes time and needs no engine comes before the workers hear of a load, or after it."""
         self._books.owns(control.url, _LOAD_LEASE)
-        began = self._clock()
-        outcome = self._bring(control, view, decision.act, live)
-        now = self._clock()
-        memory = after(decision.memory, before, live.target, outcome, now)
+        try:
+            ready = self._prepared(control, view, decision.act, live)
+            if not isinstance(ready, Refused):
+                self._see(control.url, decision.route)
+                self._announce(control.url, decision.route)
+            began = self._clock()
+            outcome = (
+                ready if isinstance(ready, Refused) else self._bring(control, view, decision.act, live, ready)
+            )
+            now = self._clock()
+            memory = after(decision.memory, before, live.target, outcome, now)
+            if isinstance(outcome, Loaded):
+                self._announce(control.url, serving(memory))
+        finally:
+            self._books.swapped()
         if isinstance(outcome, Failed) and gives_up(memory, live.target):
             outcome = Refused(f"it failed {memory.failures} times: {outcome.error}", outcome.touched)
             memory = after(decision.memory, before, live.target, outcome, now)
         self._memories[control.url] = memory
         self._record(control, live, outcome, now - began)
-        if isinstance(outcome, Loaded):
-            self._retire(control, view, live, before)
 
-    def _bring(self, control: Control, view: View, act: Act, live: Live) -> Outcome:
-        """Nothing reaches the engine that was not checked."""
+    def _bring_beside(self, live: Live, control: Control, view: View, target: Target) -> Outcome:
+        """A version that is not live, for the sessions that get it."""
+        beside = replace(live, version=live.versions[target.version], target=target)
+        began = self._clock()
+        ready = self._prepared(control, view, Act.LOAD, beside)
+        if isinstance(ready, Refused):
+            outcome: Outcome = ready
+        else:
+            outcome = self._bring(control, view, Act.LOAD, beside, ready)
+        self._record(control, beside, outcome, self._clock() - began)
+        return outcome
+
+    def _prepared(self, control: Control, view: View, act: Act, live: Live) -> Inspected | Refused:
+        """Nothing reaches an engine that was not checked."""
         try:
-            prompts = _checked(live)
+            version = self._inspector.inspect(live.version, live.base)
         except (BadCheckpointError, BadProbeError) as error:
             return Refused(str(error), touched=False)
+        if act is Act.LOAD and live.target.adapter is None:
+            has_base = label_version(view.label) == 0
+            self._inspector.prepare(control, version, live.base, has_base=has_base)
+        return version
+
+    def _bring(self, control: Control, view: View, act: Act, live: Live, version: Inspected) -> Outcome:
         tolerance = self._config.publish.probe_tolerance
-        if act is Act.VERIFY:
-            return verify(control, live.target, prompts, tolerance)
-        return load(control, view, live.target, prompts, tolerance)
+        if act is Act.LOAD:
+            return load(control, view, live.target, version, self._inspector, tolerance)
+        if live.version.version == 0:
+            return Loaded({"missing": "the base model"})
+        return verify(control, live.target, version, self._inspector, tolerance)
 
     def _record(self, control: Control, live: Live, outcome: Outcome, seconds: float) -> None:
         version = live.version
         error = None
         if isinstance(outcome, Loaded):
             _log.info("%s serves version %d after %.2f s", control.url, version.version, seconds)
-            self._books.verified(live)
+            if live.version.status == "live":
+                self._books.verified(live)
         else:
             error = outcome.error if isinstance(outcome, Failed) else outcome.reason
             _log.warning("%s does not take version %d: %s", control.url, version.version, error)
@@ -144,32 +216,39 @@ class Reconciler:
         if isinstance(outcome, Refused) and version.version > 0:
             self._books.refuse(version, outcome.reason)
 
-    def _retire(self, control: Control, view: View, live: Live, before: Memory) -> None:
-        keep = frozenset(name for name in (live.target.adapter, before.adapter) if name is not None)
-        for name in retirable(view.adapters, self._config.policy.name, keep):
-            try:
-                control.unload_lora(name)
-            except ControlError as error:
-                _log.warning("%s keeps the adapter %s for now: %s", control.url, name, error)
-
     def _follow(self, control: Control) -> None:
         """Another reconciler holds this engine: repeat what it says, as far as one can see oneself."""
+        live = self._books.live()
+        self._wanted = self._wanted if live is None else live.wanted
         route = self._books.follow(control.url) or Route("starting", "its reconciler has not spoken yet")
         if control.health() is Health.DEAD:
             route = Route("dead", "nobody answers at this address", dialect=route.dialect)
         self._routes[control.url] = route
-        routes_file.write(self._path, self._config.policy.name, self._config.engine.served_name, self._routes)
+        self._write_routes()
 
     def _tell(self, url: str, route: Route) -> None:
-        """Workers first: an update may begin as soon as this returns."""
+        self._announce(url, route)
+        self._see(url, route)
+
+    def _announce(self, url: str, route: Route) -> None:
+        """Tells the workers: an update may begin as soon as this returns."""
+        if self._tests is not None:
+            route = self._tests.told(url, route)
         if self._routes.get(url) != route and route.reason is not None:
             _log.info("%s is %s: %s", url, route.state, route.reason)
         self._routes[url] = route
-        routes_file.write(self._path, self._config.policy.name, self._config.engine.served_name, self._routes)
+        self._write_routes()
+
+    def _see(self, url: str, route: Route) -> None:
+        """Tells Postgres, and so the other gateways."""
         told, at = self._seen.get(url, (None, 0.0))
         if told != route or self._clock() - at >= _BEAT:
             self._seen[url] = (route, self._clock())
             self._books.see(url, route)
+
+    def _write_routes(self) -> None:
+        policy, model = self._config.policy.name, self._config.engine.served_name
+        routes_file.write(self._path, policy, model, self._routes, self._wanted)
 
     def _beat(self) -> None:
         if self._clock() < self._beat_at:
@@ -206,22 +285,19 @@ def main(config: Config) -> None:
         key = config.engine.api_key.get_secret_value()
         controls = [stack.enter_context(Control(url, key)) for url in config.engine.urls]
         owner = f"{socket.gethostname()}:{paths.root.resolve()}"
-        books = Books(lambda: database.engine(config), config.policy.name, owner)
+        books = Books(
+            lambda: database.engine(config),
+            config.policy.name,
+            owner,
+            pin_seconds=config.publish.pin_sessions,
+        )
         stack.callback(books.close)
-        reconciler = Reconciler(config, books, controls, paths.routes_file)
+        asks = {control.url: control.chat for control in controls}
+        tests = SelfTests(stack.enter_context(ThreadPoolExecutor(2)), asks, config.engine.served_name)
+        reconciler = Reconciler(config, books, controls, paths.routes_file, tests=tests)
         while not stop.is_set():
             reconciler.tick()
             stop.wait(config.publish.poll_interval)
-
-
-def _checked(live: Live) -> list[Prompt]:
-    """The version's probe, once its folder was compared with the base model; version 0 is the base model."""
-    if live.version.version == 0:
-        return []
-    check(Path(live.version.path), live.version.form, live.base)
-    if live.version.probe is None:
-        return []
-    return parse(live.version.probe, vocabulary(read_folder(live.base)))
 
 
 def _resume(control: Control) -> None:

@@ -6,20 +6,26 @@ update, so a successor sees that an engine may have been left paused between two
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import orjson
 
-from gateway.reconcile.decide import Memory, Route
+from gateway.reconcile.beside import Wanted
+from gateway.reconcile.decide import Memory, Route, adapter_version
+
+NOBODY = Wanted()
 
 
-def write(path: Path, policy: str, model: str, routes: Mapping[str, Route]) -> None:
-    """Replaces the file atomically. `routes`: by engine URL."""
+def write(path: Path, policy: str, model: str, routes: Mapping[str, Route], wanted: Wanted = NOBODY) -> None:
+    """Replaces the file atomically. `routes`: by engine URL. `wanted`: who is sent to another version."""
+    trial = wanted.trial
     content = {
         "policy": policy,
         "model": model,
         "written_ns": time.time_ns(),
+        "trial": None if trial is None else {"version": trial.version, "share": wanted.share},
+        "pins": wanted.pins,
         "engines": [
             {
                 "url": url,
@@ -29,6 +35,7 @@ def write(path: Path, policy: str, model: str, routes: Mapping[str, Route]) -> N
                 "version_high": route.high,
                 "adapter": route.adapter,
                 "dialect": route.dialect,
+                "beside": _by_version(route.beside, policy),
             }
             for url, route in routes.items()
         ],
@@ -37,6 +44,11 @@ def write(path: Path, policy: str, model: str, routes: Mapping[str, Route]) -> N
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
     draft.replace(path)
+
+
+def _by_version(names: Iterable[str], policy: str) -> dict[str, str]:
+    versions = ((adapter_version(name, policy), name) for name in names)
+    return {str(version): name for version, name in versions if version is not None}
 
 
 def remember(path: Path) -> dict[str, Memory]:

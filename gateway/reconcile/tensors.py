@@ -25,8 +25,33 @@ class Tensor:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor and where its numbers lie."""
+
+    tensor: Tensor
+    file: Path
+    begin: int  # bytes from the file's start
+    length: int  # bytes
+
+    def read(self) -> bytes:
+        with self.file.open("rb") as file:
+            file.seek(self.begin)
+            return file.read(self.length)
+
+
 def read_folder(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of every *.safetensors file in a folder, by name.
+    """Every tensor of every *.safetensors file in a folder, by name. Raises as `stored` does."""
+    return {name: entry.tensor for name, entry in stored(folder).items()}
+
+
+def read_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file, by name. Raises UnreadableTensorsError."""
+    return {name: entry.tensor for name, entry in _stored_in(path).items()}
+
+
+def stored(folder: Path) -> dict[str, Stored]:
+    """Where every tensor of a folder lies.
 
     Raises:
         UnreadableTensorsError: there is no such file, or one of them is cut short or broken.
@@ -34,14 +59,13 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UnreadableTensorsError(f"{folder} holds no .safetensors file")
-    tensors: dict[str, Tensor] = {}
+    found: dict[str, Stored] = {}
     for file in files:
-        tensors.update(read_file(file))
-    return tensors
+        found.update(_stored_in(file))
+    return found
 
 
-def read_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file, by name. Raises UnreadableTensorsError."""
+def _stored_in(path: Path) -> dict[str, Stored]:
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(_LENGTH.size)
@@ -52,15 +76,22 @@ def read_file(path: Path) -> dict[str, Tensor]:
             raise UnreadableTensorsError(f"{path.name} is cut short or no safetensors file")
         header = _parse(path.name, file.read(length))
     header.pop("__metadata__", None)
-    data = size - _LENGTH.size - length
+    data = _LENGTH.size + length
     try:
-        ends = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        tensors = {name: Tensor(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
-    except (KeyError, TypeError, IndexError) as error:
+        found = {name: _entry(path, data, entry) for name, entry in header.items()}
+    except (KeyError, TypeError, IndexError, ValueError) as error:
         raise UnreadableTensorsError(f"{path.name} has a header that is no safetensors header") from error
-    if ends != data:
-        raise UnreadableTensorsError(f"{path.name} should hold {ends} bytes of tensors and holds {data}")
-    return tensors
+    ends = max((entry.begin + entry.length for entry in found.values()), default=data)
+    if ends != size:
+        raise UnreadableTensorsError(
+            f"{path.name} should hold {ends - data} bytes of tensors and holds {size - data}"
+        )
+    return found
+
+
+def _entry(path: Path, data: int, entry: dict[str, Any]) -> Stored:
+    begin, end = entry["data_offsets"]
+    return Stored(Tensor(entry["dtype"], tuple(entry["shape"])), path, data + begin, end - begin)
 
 
 def _parse(name: str, header: bytes) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from gateway.relay import auth, ending, errors, identity
+from gateway.relay import admin, auth, ending, errors, feedback, identity, metrics
 from gateway.relay.client import Send
 from gateway.relay.endpoint import PATHS, Receive, Relay, Scope
 from gateway.relay.errors import GatewayError
 from gateway.relay.health import Health
+from gateway.relay.metrics import Metrics
 from gateway.relay.routes import Router
 from gateway.relay.side import make_side_app
 from gateway.relay.turn import Services
@@ -34,14 +35,15 @@ class GatewayApp:
         self._keys = auth.Keys(gateway.keys)
         self._spool = SpoolWriter(paths.spool, gateway.spool)
         self._upstreams = Upstreams(gateway.connect_timeout, gateway.idle_timeout)
-        router = Router(paths.routes_file, config.engine.urls)
-        self.health = Health(self._spool, router, self._upstreams)
+        router = Router(paths.routes_file, config.engine.urls, gateway.max_held)
+        self.health = Health(self._spool, router, self._upstreams, Metrics(paths.metrics, self._spool))
         key = config.engine.api_key.get_secret_value()
         services = Services(
             router, self._upstreams, self._spool, self.health, key, (config.engine.served_name,)
         )
         self._relay = Relay(services, gateway.max_body_bytes, gateway.write_timeout)
         self._side: FastAPI = make_side_app(services)
+        self._admin = admin.Admin(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -62,6 +64,7 @@ class GatewayApp:
         try:
             await self._dispatch(scope, receive, watched, headers, cors)
         except GatewayError as error:
+            self._count(scope, error.status)
             await _refuse(send, error, cors)
         except Exception:
             logger.exception("%s %s", scope["method"], scope["path"])
@@ -69,14 +72,22 @@ class GatewayApp:
                 raise
             await _refuse(send, GatewayError("internal error"), cors)
 
+    def _count(self, scope: Scope, status: int) -> None:
+        """A refusal; paths that are not relayed share a label, or anybody could make new ones."""
+        path = identity.split_path(scope["path"])[0]
+        self.health.metrics.answered(path if path in PATHS else "other", status)
+
     async def _dispatch(
         self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str], cors: Headers
     ) -> None:
         if scope["method"] == "OPTIONS":
             await _respond(send, 204, auth.preflight(headers), b"")
             return
+        if scope["path"].startswith(admin.PREFIX):
+            await self._admin.serve(scope, receive, _with_headers(send, cors), headers)
+            return
         path, path_session = identity.split_path(scope["path"])
-        key_id = None if path in auth.OPEN_PATHS else self._keys.check(headers)
+        key_id = None if auth.is_open(path, scope, headers) else self._keys.check(headers)
         if path in PATHS:
             await self._relay.serve(
                 scope,
@@ -88,6 +99,8 @@ class GatewayApp:
                 key_id=key_id,
                 cors=cors,
             )
+        elif path == feedback.PATH:
+            await feedback.serve(scope, receive, _with_headers(send, cors), self._spool, headers, key_id)
         else:
             await self._side({**scope, "path": path}, receive, _with_headers(send, cors))
 
@@ -98,16 +111,25 @@ class GatewayApp:
         except OSError as error:
             await send({"type": "lifespan.startup.failed", "message": f"the spool: {error}"})
             return
+        counting = asyncio.create_task(self._save_counts())
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        counting.cancel()
         await self._stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def _save_counts(self) -> None:
+        while True:
+            self.health.metrics.save(len(self.health.turns))
+            await asyncio.sleep(metrics.EVERY)
 
     async def _stop(self) -> None:
         if self.health.turns:
             await asyncio.wait(self.health.turns, timeout=_STOP_SECONDS)
         self._upstreams.close()
+        self._admin.close()
         self._spool.close()
+        self.health.metrics.close()
 
 
 def _with_headers(send: Send, extra: Headers) -> Callable[[MutableMapping[str, Any]], Awaitable[None]]:

@@ -4,6 +4,7 @@ import hmac
 import string
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -12,6 +13,16 @@ from gateway.relay.errors import UnauthorizedError
 _PREFIX = "sha256:"
 #: Paths that answer without a key: a load balancer has none.
 OPEN_PATHS = frozenset({"/", "/health", "/healthz", "/readyz"})
+METRICS = "/metrics"
+
+
+def is_open(path: str, scope: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
+    """Whether a path answers without a key; the metrics do to this machine, but not through a proxy."""
+    if path in OPEN_PATHS:
+        return True
+    peer = scope.get("client")
+    is_here = peer is not None and peer[0] in ("127.0.0.1", "::1")
+    return path == METRICS and is_here and not {"x-forwarded-for", "forwarded"} & headers.keys()
 
 
 class Keys:

@@ -18,12 +18,21 @@ from gateway.relay.filter import Cuts
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
-#: (path, streaming) → fields that are set to true for an SGLang engine. It refuses those of the other row.
-FIELDS: dict[tuple[str, bool], tuple[str, ...]] = {
-    (CHAT, False): ("return_token_ids", "return_meta_info", "logprobs"),
-    (CHAT, True): ("return_input_ids_in_sglext", "return_output_ids_in_sglext", "logprobs"),
-    (COMPLETIONS, False): ("return_token_ids",),
-    (COMPLETIONS, True): ("return_token_ids",),
+#: (path, streaming) → fields that are set to true. SGLang refuses those of its other row. An engine that
+#: knows neither row ignores them, or refuses the request: a plain one is asked for nothing.
+FIELDS: dict[str, dict[tuple[str, bool], tuple[str, ...]]] = {
+    "sglang": {
+        (CHAT, False): ("return_token_ids", "return_meta_info", "logprobs"),
+        (CHAT, True): ("return_input_ids_in_sglext", "return_output_ids_in_sglext", "logprobs"),
+        (COMPLETIONS, False): ("return_token_ids",),
+        (COMPLETIONS, True): ("return_token_ids",),
+    },
+    "vllm": {
+        (CHAT, False): ("return_token_ids", "logprobs"),
+        (CHAT, True): ("return_token_ids", "logprobs"),
+        (COMPLETIONS, False): ("return_token_ids",),
+        (COMPLETIONS, True): ("return_token_ids",),
+    },
 }
 #: An added field → the keys of the reply that come of it.
 _KEYS = {
@@ -72,7 +81,7 @@ def check(path: str, body: Mapping[str, Any], models: tuple[str, ...]) -> None:
     """Refuses what would otherwise be answered wrongly without a word.
 
     Raises:
-        BadRequestError: an unknown model (404), or the functions that tools replaced (400).
+        BadRequestError: an unknown model (404), functions instead of tools, or room for no token (400).
     """
     model = body.get("model")
     if isinstance(model, str) and model not in models:
@@ -83,6 +92,10 @@ def check(path: str, body: Mapping[str, Any], models: tuple[str, ...]) -> None:
     for name in ("functions", "function_call"):
         if path == CHAT and body.get(name) is not None:
             raise BadRequestError(f"`{name}` is not supported: use `tools`", code="unsupported", param=name)
+    for name in ("max_completion_tokens", "max_tokens", "n"):  # of 0 SGLang makes a 200 with nothing in it
+        limit = body.get(name)
+        if path == CHAT and isinstance(limit, int) and limit < 1:
+            raise BadRequestError(f"`{name}` must be at least 1", code="invalid_value", param=name)
 
 
 def prepare(path: str, body: Mapping[str, Any], turn_id: str, route: Route, *, capturing: bool) -> Forward:
@@ -91,9 +104,10 @@ def prepare(path: str, body: Mapping[str, Any], turn_id: str, route: Route, *, c
     if path == CHAT:
         sent = with_system_role(sent)
     streaming = body.get("stream") is True
-    added = _add_fields(sent, FIELDS.get((path, streaming), ()), streaming) if capturing else []
+    fields = FIELDS.get(route.dialect, {}).get((path, streaming), ()) if capturing else ()
+    added = _add_fields(sent, fields, streaming)
     abortable = False
-    if route.dialect == "sglang" and (path, streaming) in FIELDS:
+    if route.dialect == "sglang" and path in (CHAT, COMPLETIONS):
         added += _add_own(sent, path, turn_id, route)
         abortable = sent.get("rid") == turn_id and sent.get("n") in (None, 1)
     elif route.adapter:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+import types
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,11 +56,27 @@ class Client:
     async def _send(self, message: MutableMapping[str, Any]) -> None:
         if self.gone is not None:
             return
+        steps = self._send_message(message).__await__()
+        try:
+            waits_for = next(steps)
+        except StopIteration:
+            return  # nearly always: the socket took it, and no clock had to be set
         try:
             async with asyncio.timeout(self._write_timeout):
-                await self._send_message(message)
+                await _going_on(steps, waits_for)
         except TimeoutError:
             self.gone = f"the client did not read for {self._write_timeout:g} s"
+
+
+@types.coroutine
+def _going_on(steps: Generator[object, None, None], waits_for: object) -> Generator[object, None, None]:
+    """Awaits the rest of what has begun; `waits_for` is the future that it gave to wait for."""
+    try:
+        yield waits_for
+    except BaseException:
+        steps.close()
+        raise
+    yield from steps
 
 
 def _own_headers(inbound: Inbound, session: Session | None, version: int | None) -> Headers:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.relay import errors
 from gateway.relay.client import Inbound
-from gateway.relay.errors import GatewayError, UpstreamClosedError
+from gateway.relay.errors import BusyError, GatewayError, UpstreamClosedError
 from gateway.relay.identity import Identity, recorded_headers
 from gateway.relay.routes import Engine
 from gateway.relay.upstream import Headers
@@ -27,7 +27,8 @@ class Ending:
 
 def failed(error: GatewayError, *, begun: bool) -> Ending:
     """The ending for an error; a stream that has begun gets it as its last event, never as a `stop`."""
-    refused = error.status < 500 and error.status not in (408, 429) and not begun
+    ours = isinstance(error, BusyError)  # no engine has heard of it
+    refused = (ours or (error.status < 500 and error.status not in (408, 429))) and not begun
     outcome = "rejected" if refused else "upstream_error"
     if isinstance(error, UpstreamClosedError) and not error.reset:
         outcome = "truncated"
@@ -77,7 +78,8 @@ def reply_meta(
 ) -> dict[str, Any]:
     """The reply record's meta. Its version span is what was low when it was sent and high when it ended."""
     low = sent_to.version_low if sent_to is not None else None
-    high = engine_now.version_high if engine_now is not None else None
+    ended_at = sent_to if sent_to is not None and sent_to.exact else engine_now
+    high = ended_at.version_high if ended_at is not None else None
     known = low is not None and high is not None
     return {
         "id": turn_id,

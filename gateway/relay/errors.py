@@ -77,6 +77,12 @@ class NoEngineError(GatewayError):
     status, type, code = 503, "service_unavailable", "engine_not_ready"
 
 
+class BusyError(GatewayError):
+    """As many requests are held as `gateway.max_held` allows."""
+
+    status, type, code = 429, "rate_limit_error", "engine_busy"
+
+
 class UpstreamError(GatewayError):
     """The engine failed, and another try may help."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.relay.errors import UpstreamError
+from gateway.relay.metrics import Metrics
 from gateway.relay.routes import Engine, Router
 from gateway.relay.upstream import Request, Upstreams
 from gateway.spool.writer import WARN_SHARE, SpoolWriter
@@ -22,6 +23,7 @@ class Health:
         spool: SpoolWriter,
         router: Router,
         upstreams: Upstreams,
+        metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spool = spool
@@ -30,6 +32,7 @@ class Health:
         self._clock = clock
         self._capturing: dict[str, bool] = {}  # engine → whether its last answer brought token ids
         self._refused_until: dict[str, float] = {}
+        self.metrics = metrics
         self.turns: set[asyncio.Task[None]] = set()
 
     def captures(self, url: str) -> bool:
@@ -61,14 +64,18 @@ class Health:
         }
 
     async def ready(self) -> dict[str, Any]:
-        """The body of /readyz: `ready`, the reasons where it is not, and warnings."""
+        """The body of /readyz: `ready`, the reasons where it is not, warnings, and each engine."""
         routes = self._router.routes()
-        reasons = [] if self._spool.problem is None else [f"spool: {self._spool.problem}"]
+        reasons: list[str] = []  # a spool that is full is none: users are served all the same
         states = await asyncio.gather(*(self._state(engine, routes.known) for engine in routes.engines))
         if "ready" not in states:
             listed = ", ".join(f"{e.url} is {s}" for e, s in zip(routes.engines, states, strict=True))
             reasons.append(f"no engine is ready: {listed or 'none is configured'}")
-        return {"ready": not reasons, "reasons": reasons, "warnings": self.warnings()}
+        engines = [
+            {"url": engine.url, "state": state, "dialect": engine.dialect, "reason": engine.reason}
+            for engine, state in zip(routes.engines, states, strict=True)
+        ]
+        return {"ready": not reasons, "reasons": reasons, "warnings": self.warnings(), "engines": engines}
 
     def warnings(self) -> list[str]:
         """What works, but should not stay so."""
@@ -77,8 +84,12 @@ class Health:
             for url, capturing in self._capturing.items()
             if not capturing
         ]
+        engines = self._router.routes().engines
+        warnings += [f"{e.url}: {e.reason}" for e in engines if e.state == "ready" and e.reason is not None]
         if self._spool.used_share >= WARN_SHARE:
             warnings.append(f"the spool is {self._spool.used_share:.0%} full: is the drainer running?")
+        if self._spool.problem is not None:
+            warnings.append(f"turns are not recorded: {self._spool.problem}")
         if self._spool.lost:
             warnings.append(f"{self._spool.lost} turns were served and not recorded")
         return warnings
@@ -95,4 +106,5 @@ class Health:
             return "silent"
         except UpstreamError as error:
             return f"unreachable ({error.message})"
-        return "ready" if reply.status == 200 else f"not ready (it answered {reply.status})"
+        # A plain server may have no such path: who answers at all is ready.
+        return "ready" if reply.status < 500 else f"not ready (it answered {reply.status})"

@@ -3,19 +3,20 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from gateway.relay.errors import NoEngineError
+from gateway.relay.errors import BusyError, NoEngineError
 
-_LOOK_SECONDS = 0.05  # between looks at the routes file's mtime, and between looks while a request is held
+_LOOK_SECONDS = 0.02  # between looks at the routes file's mtime, and between looks while a request is held
 _SUSPECT_SECONDS = 1.0  # an engine that could not be reached is the last choice for so long
 _SLACK = 8  # requests by which the familiar engine may be busier than the idlest
 _REMEMBERED = 10_000  # sessions
+_RETRY_AFTER = ((b"retry-after", b"5"),)
 HOLD_SECONDS = 60.0
 
 #: States of an engine that will take requests again by itself: they are held, not refused.
@@ -31,13 +32,28 @@ class Engine:
     version_low: int | None = None
     version_high: int | None = None
     adapter: str | None = None
-    dialect: str = "sglang"
+    dialect: str = "sglang"  # sglang | vllm | plain: which fields ask it for token ids
+    reason: str | None = None  # why it is not ready; of a ready one, what its answers lack
+    beside: Mapping[int, str] = field(
+        default_factory=dict, hash=False
+    )  # version → adapter beside the live one
+    exact: bool = False  # the versions are one request's own: they do not move with the engine
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Who is sent to another version than the live one."""
+
+    trial: int | None = None
+    share: float = 0.0  # of the sessions, for the trial
+    pins: Mapping[str, int] = field(default_factory=dict)  # tenant/session → the version it began with
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
     engines: tuple[Engine, ...]
     known: bool = False  # whether the reconciler wrote them
+    others: Others = field(default_factory=Others)
 
 
 def parse(text: bytes) -> Routes:
@@ -51,10 +67,14 @@ def parse(text: bytes) -> Routes:
             version_high=entry.get("version_high"),
             adapter=entry.get("adapter"),
             dialect=entry.get("dialect") or "sglang",
+            reason=entry.get("reason"),
+            beside={int(version): name for version, name in (entry.get("beside") or {}).items()},
         )
         for entry in payload["engines"]
     )
-    return Routes(engines, known=True)
+    trial = payload.get("trial") or {}
+    others = Others(trial.get("version"), trial.get("share", 0.0), payload.get("pins") or {})
+    return Routes(engines, known=True, others=others)
 
 
 def choose(
@@ -78,17 +98,20 @@ class Router:
         self,
         file: Path,
         urls: Iterable[str],
+        max_held: int,
         *,
         hold_seconds: float = HOLD_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._file = file
         self._fallback = Routes(tuple(Engine(url.rstrip("/")) for url in urls))
+        self._max_held = max_held
         self._hold_seconds = hold_seconds
         self._clock = clock
         self._routes = self._fallback
         self._stamp: tuple[int, int] | None = None
         self._look_at = float("-inf")
+        self._held = 0
         self._outstanding: dict[str, int] = {}
         self._suspect: dict[str, float] = {}
         self._familiar: OrderedDict[object, str] = OrderedDict()
@@ -108,19 +131,15 @@ class Router:
         """An engine for one request, counted as outstanding until `give_back`.
 
         Raises:
+            BusyError: none is ready, and `max_held` requests wait for one already.
             NoEngineError: every engine was changing its weights or starting for `hold_seconds`.
         """
-        deadline = self._clock() + self._hold_seconds
-        while True:
-            engines = [engine for engine in self.routes().engines if engine.url not in excluded]
-            engine = self._choose(engines, affinity)
-            if engine is not None:
-                self._outstanding[engine.url] = self._outstanding.get(engine.url, 0) + 1
-                self._remember(affinity, engine.url)
-                return engine
-            if not engines or self._clock() >= deadline:
-                raise NoEngineError("no engine is ready: try again soon", headers=((b"retry-after", b"5"),))
-            await asyncio.sleep(_LOOK_SECONDS)
+        engine = self._free(affinity, excluded)
+        if engine is None:
+            engine = await self._held_for(affinity, excluded)
+        self._outstanding[engine.url] = self._outstanding.get(engine.url, 0) + 1
+        self._remember(affinity, engine.url)
+        return engine
 
     def give_back(self, url: str) -> None:
         self._outstanding[url] -= 1
@@ -128,6 +147,32 @@ class Router:
     def suspect(self, url: str) -> None:
         """This engine could not be reached: others first, for a moment."""
         self._suspect[url] = self._clock() + _SUSPECT_SECONDS
+
+    async def _held_for(self, affinity: object, excluded: frozenset[str]) -> Engine:
+        """The first engine that is ready again."""
+        if self._held >= self._max_held:
+            words = (
+                f"every engine is busy changing its weights, and {self._held} requests wait: try again soon"
+            )
+            raise BusyError(words, headers=_RETRY_AFTER)
+        deadline = self._clock() + self._hold_seconds
+        self._held += 1
+        try:
+            while self._clock() < deadline:
+                await asyncio.sleep(_LOOK_SECONDS)
+                engine = self._free(affinity, excluded)
+                if engine is not None:
+                    return engine
+        finally:
+            self._held -= 1
+        raise NoEngineError("no engine is ready: try again soon", headers=_RETRY_AFTER)
+
+    def _free(self, affinity: object, excluded: frozenset[str]) -> Engine | None:
+        """An engine that takes requests now. Raises NoEngineError where all are excluded."""
+        engines = [engine for engine in self.routes().engines if engine.url not in excluded]
+        if not engines:
+            raise NoEngineError("no engine is ready: try again soon", headers=_RETRY_AFTER)
+        return self._choose(engines, affinity)
 
     def _choose(self, engines: list[Engine], affinity: object) -> Engine | None:
         ready = [engine for engine in engines if engine.state == "ready"]

@@ -8,11 +8,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from gateway.relay import errors
+from gateway.relay import auth, errors
 from gateway.relay.errors import GatewayError, MethodNotAllowedError, NotFoundError, UpstreamError
 from gateway.relay.turn import Services
 from gateway.relay.upstream import Request as UpstreamRequest
 
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _MODELS_SECONDS = 10.0  # for which the engine's own description of its model is remembered
 
 
@@ -30,6 +31,11 @@ def make_side_app(services: Services) -> FastAPI:
     async def readyz() -> JSONResponse:
         state = await services.health.ready()
         return JSONResponse(state, 200 if state["ready"] else 503)
+
+    @app.get(auth.METRICS)
+    async def show_metrics() -> Response:
+        services.health.metrics.save(len(services.health.turns))
+        return Response(services.health.metrics.text(time.time()), media_type=_PROMETHEUS)
 
     @app.api_route("/v1/models", methods=["GET", "HEAD"])
     async def list_models() -> JSONResponse:

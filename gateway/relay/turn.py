@@ -13,11 +13,12 @@ from typing import Any
 
 import orjson
 
-from gateway.relay import capture, ending, identity
+from gateway.relay import capture, ending, identity, settle
 from gateway.relay.client import Client, Inbound
 from gateway.relay.ending import Ending
 from gateway.relay.errors import GatewayError, UpstreamClosedError, UpstreamConnectError, UpstreamError
 from gateway.relay.health import Health
+from gateway.relay.metrics import Stopwatch
 from gateway.relay.passing import Answer
 from gateway.relay.routes import Engine, Router
 from gateway.relay.upstream import Reply, Request, Upstreams
@@ -52,6 +53,7 @@ class Turn:
         self._engine: Engine | None = None
         self._forward: capture.Forward | None = None
         self._answer = Answer(client, inbound.path)
+        self._own = Stopwatch()
         self._requested = self._recorded = False
         self._task: asyncio.Task[None] | None = None
         self._aborting: asyncio.Task[None] | None = None
@@ -72,12 +74,16 @@ class Turn:
 
     async def _run(self) -> None:
         end = await self._ended()
+        self._own.run()
         if self._aborting is not None:
             self._aborting.cancel()
         await self._record(end)
         if end.status is not None:
             await self._client.begin(end.status, end.headers)
         await self._client.send(end.last, more=False)
+        self._own.pause()
+        status = self._client.status or 499  # the client left before there was one
+        self._services.health.metrics.answered(self._inbound.path, status, self._own.seconds)
 
     async def _ended(self) -> Ending:
         try:
@@ -104,7 +110,10 @@ class Turn:
         capture.check(inbound.path, self._parsed, self._services.models)
         excluded: frozenset[str] = frozenset()
         while True:
-            engine = self._engine = await router.take(self._affinity(), excluded)
+            self._own.pause()
+            taken = await router.take(self._affinity(), excluded)
+            self._own.run()
+            engine = self._engine = self._settled(taken)
             self._client.version = engine.version_low
             try:
                 async with await self._ask(engine) as reply:
@@ -121,9 +130,9 @@ class Turn:
     async def _ask(self, engine: Engine) -> Reply:
         """Sends the request; again without capture fields where an engine seems to refuse those."""
         health, pool = self._services.health, self._services.upstreams.pool(engine.url)
-        wanted = engine.dialect == "sglang" and health.may_capture(engine.url)
-        forward = self._prepared(engine, capturing=wanted)
+        forward = self._prepared(engine, capturing=health.may_capture(engine.url))
         self._record_request(forward.added)
+        self._own.pause()
         reply = await pool.send(self._request(forward))
         if reply.status not in (400, 422) or not forward.captures or health.captures(engine.url):
             return reply
@@ -165,10 +174,19 @@ class Turn:
             headers.append((b"authorization", b"Bearer " + self._services.engine_key.encode()))
         return headers
 
+    def _settled(self, engine: Engine) -> Engine:
+        """The engine at the version that this session gets."""
+        others, stated = self._services.router.routes().others, self._stated.session
+        if others.trial is None and not others.pins:
+            return engine
+        session = f"{ending.TENANT}/{stated.id}" if stated is not None else None
+        return settle.settled(engine, others, session, repr(self._conversation()))
+
     def _affinity(self) -> object:
+        return None if len(self._services.router.routes().engines) < 2 else self._conversation()
+
+    def _conversation(self) -> object:
         """A session, or the cheap stand-in for one: who asks, and how the conversation opened."""
-        if len(self._services.router.routes().engines) < 2:
-            return None
         if self._stated.session is not None:
             return self._stated.session.id
         messages = self._parsed.get("messages")

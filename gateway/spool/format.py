@@ -23,6 +23,7 @@ HEAD_BYTES = _HEAD.size
 class Kind(IntEnum):
     REQUEST = 1
     REPLY = 2
+    FEEDBACK = 3  # stands alone: what somebody thinks of an earlier turn
 
 
 class CorruptRecordError(ValueError):

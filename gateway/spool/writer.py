@@ -22,6 +22,7 @@ from store.config_model import Spool
 logger = logging.getLogger(__name__)
 
 WARN_SHARE = 0.7
+SAY_AGAIN = 60.0  # seconds between two log lines about the same trouble
 _TICK_SECONDS = 1.0
 
 
@@ -39,6 +40,7 @@ class SpoolWriter:
     def __init__(self, folder: Path, settings: Spool) -> None:
         self.lost = 0  # turns that were served and not recorded
         self.problem: str | None = None  # why, while it lasts
+        self._said: dict[str, float] = {}  # trouble → when it was last logged
         self._folder = folder
         self._settings = settings
         self._prefix = f"{os.getpid()}-{time.time_ns()}"
@@ -65,6 +67,10 @@ class SpoolWriter:
         return self._others_bytes + self._own_bytes
 
     @property
+    def limit_bytes(self) -> int:
+        return self._settings.max_bytes
+
+    @property
     def used_share(self) -> float:
         """Of `spool.max_bytes`."""
         return self.used_bytes / self._settings.max_bytes
@@ -87,6 +93,10 @@ class SpoolWriter:
         if not self._append(Kind.REPLY, meta, body):
             self.lost += 1
         segment.open_turns.discard(turn_id)
+
+    def feedback(self, meta: Mapping[str, Any], body: bytes) -> bool:
+        """Appends a feedback record; False where it could not be: its client is told so."""
+        return self._append(Kind.FEEDBACK, meta, body)
 
     @property
     def syncs_each_turn(self) -> bool:
@@ -175,18 +185,18 @@ class SpoolWriter:
         self._number += 1
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if self._settings.fsync != "none":
+            _sync_names(self._folder)
         return _Segment(path, descriptor)
 
     def _every_second(self) -> None:
-        warned = False
         while not self._stop.wait(_TICK_SECONDS):
             if self._dirty and self._settings.fsync == "interval":
                 self.sync()
             self._release_answered()
             self._measure()
-            if self.used_share >= WARN_SHARE and not warned:
+            if self.used_share >= WARN_SHARE and self._may_say("share"):
                 logger.warning("the spool is %.0f%% full: is the drainer running?", 100 * self.used_share)
-            warned = self.used_share >= WARN_SHARE
 
     def _measure(self) -> None:
         others = own = 0
@@ -203,6 +213,22 @@ class SpoolWriter:
         self._others_bytes, self._own_bytes = others, own
 
     def _complain(self, problem: str) -> None:
-        if problem != self.problem:
-            logger.error("turns are served but not recorded: %s", problem)
         self.problem = problem
+        if self._may_say(problem):  # not once a request: the log may lie on the disk that is full
+            logger.error("turns are served but not recorded (%d so far): %s", self.lost + 1, problem)
+
+    def _may_say(self, what: str) -> bool:
+        now = time.monotonic()
+        if now - self._said.get(what, -SAY_AGAIN) < SAY_AGAIN:
+            return False
+        self._said[what] = now
+        return True
+
+
+def _sync_names(folder: Path) -> None:
+    """A synced file whose name is not synced may be gone after a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

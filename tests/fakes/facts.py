@@ -1,6 +1,6 @@
 """A quiet, healthy Dukou as `store.funnel` would describe it; tests change one thing at a time."""
 
-from learner.status.sentence import Settings
+from learner.status.facts import Settings
 from store.funnel import Beat, Count, EngineView, Snapshot
 from store.stages import Stage
 

@@ -9,11 +9,19 @@ from sqlalchemy import Engine, select
 
 from gateway.drain.drainer import Drainer
 from gateway.spool.reader import SpoolReader
+from store import whole
 from store.config_model import Config, Session
 from store.tables import turn_states, turns
 from tests.fakes.spooled import Worker
 
 START = 1_700_000_000.0  # seconds since 1970
+_WHOLE = select(
+    *(column for column in turns.c if column.name != "prompt_ids"),
+    whole.messages(turns).label("messages"),
+    whole.tools(turns).label("tools"),
+    whole.prompt_ids(turns).label("prompt_ids"),
+    whole.request_body(turns).label("request_body"),
+)
 
 
 class Ferry:
@@ -56,11 +64,11 @@ class Ferry:
 
     def row(self, turn: UUID) -> Any:
         with self.database.connect() as connection:
-            return connection.execute(select(turns).where(turns.c.id == turn)).one()
+            return connection.execute(_WHOLE.where(turns.c.id == turn)).one()
 
     def rows(self) -> list[Any]:
         with self.database.connect() as connection:
-            return list(connection.execute(select(turns).order_by(turns.c.id)))
+            return list(connection.execute(_WHOLE.order_by(turns.c.id)))
 
     def state(self, turn: UUID) -> tuple[str, str | None, UUID | None]:
         """Stage, reason and the turn that brought the next state."""

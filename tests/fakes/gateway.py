@@ -33,6 +33,14 @@ class Running:
         """Every recorded request with its reply, in order."""
         return recorded(self.state / "spool")
 
+    async def in_flight(self, count: int) -> None:
+        """Waits until `count` requests are being served."""
+        for _ in range(1000):
+            if len(self.server.config.app.health.turns) >= count:
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"{count} requests are not in flight")
+
     async def turn(self) -> tuple[Record, Record]:
         """The only turn, once its reply is recorded."""
         (turn,) = await self.settled(1)

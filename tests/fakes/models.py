@@ -1,4 +1,4 @@
-"""Model and adapter folders that hold a right header and zeros: enough for whatever reads no numbers."""
+"""Model and adapter folders that hold a right header and one byte over and over: enough for the gateway."""
 
 import json
 import math
@@ -17,18 +17,19 @@ BASE = {
 _BYTES = {"BF16": 2, "F32": 4}
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], fill: int = 0) -> None:
+    """`fill`: every byte of the data."""
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name, tensor in tensors.items():
         begin, end = end, end + _BYTES[tensor.dtype] * math.prod(tensor.shape)
         header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     head = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(end))
+    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes([fill]) * end)
 
 
-def write_model(folder: Path, tensors: Mapping[str, Tensor] = BASE) -> Path:
+def write_model(folder: Path, tensors: Mapping[str, Tensor] = BASE, fill: int = 0) -> Path:
     folder.mkdir(parents=True)
-    write_tensors(folder / "model.safetensors", tensors)
+    write_tensors(folder / "model.safetensors", tensors, fill)
     (folder / "config.json").write_text('{"tie_word_embeddings": true}')
     (folder / MARKER).touch()
     return folder

@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-LOOKS = frozenset({"/ready", "/ping", "/health", "/model_info", "/v1/models"})
+from gateway.reconcile.sums import expected
+from gateway.reconcile.tensors import Stored, stored
+
+LOOKS = frozenset({"/ready", "/ping", "/health", "/model_info", "/v1/models", "/server_info"})
 
 
 def logprob(token: int) -> float:
@@ -31,16 +35,20 @@ class FakeSGLang:
     """`replies[path]` are answered in turn before the normal one: (status, body), or "die"."""
 
     label: str = "default"
+    base: str = "base"  # the folder that it starts with, and starts again with
     weights: str = "base"
     adapters: dict[str, str] = field(default_factory=dict)
+    places: int = 8  # --max-loras-per-batch
     paused: bool = False
     loading: bool = False
     plain: bool = False  # some other OpenAI-compatible server
     skews: dict[str, float] = field(default_factory=dict)  # by path of weights or adapter, in nats
+    drops: set[str] = field(default_factory=set)  # tensors that an update leaves as they were
     fatal: set[str] = field(default_factory=set)  # paths that kill the engine
     replies: dict[str, list[tuple[int, dict[str, Any]] | str]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     url: str = ""
+    _held: dict[str, Stored] = field(default_factory=dict)
     _server: ThreadingHTTPServer | None = None
 
     def asked(self) -> list[str]:
@@ -67,8 +75,9 @@ class FakeSGLang:
         """On the same port, as it was first started: base weights and no adapters."""
         if self._server is not None:
             _close(self._server)
-        self.label, self.weights, self.paused = "default", "base", False
+        self.label, self.weights, self.paused = "default", self.base, False
         self.adapters.clear()
+        self._held.clear()
         self.start()
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any] | str:
@@ -91,6 +100,9 @@ class FakeSGLang:
     def on_model_info(self, _: dict[str, Any]) -> tuple[int, Any]:
         return 200, {"model_path": self.weights, "weight_version": self.label}
 
+    def on_server_info(self, _: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"max_loras_per_batch": self.places}
+
     def on_v1_models(self, _: dict[str, Any]) -> tuple[int, Any]:
         cards: list[dict[str, Any]] = [{"id": "policy", "parent": None}]
         cards += [{"id": name, "parent": "policy"} for name in self.adapters]
@@ -107,11 +119,22 @@ class FakeSGLang:
     def on_update_weights_from_disk(self, body: dict[str, Any]) -> tuple[int, Any] | str:
         if body["model_path"] in self.fatal:
             return "die"
+        before = self._tensors()
         self.weights = body["model_path"]
+        self._held = {name: entry for name, entry in before.items() if name in self.drops}
         if body.get("flush_cache", True) and self.paused:
             return 400, {"success": False, "message": "Weights were updated, but the cache was not flushed"}
         self.label = body.get("weight_version") or self.label
         return 200, {"success": True, "message": "Succeeded"}
+
+    def on_weights_checker(self, _: dict[str, Any]) -> tuple[int, Any]:
+        held = self._tensors()
+        sums = expected(held, held, tied=False)
+        return 200, {"success": True, "ranks": [{"checksums": sums}], "per_engine_checksum": str(sums)}
+
+    def _tensors(self) -> dict[str, Stored]:
+        there = stored(Path(self.weights)) if Path(self.weights).is_dir() else {}
+        return there | self._held
 
     def on_load_lora_adapter(self, body: dict[str, Any]) -> tuple[int, Any]:
         if body["lora_name"] in self.adapters:
@@ -125,10 +148,14 @@ class FakeSGLang:
 
     def on_generate(self, body: dict[str, Any]) -> tuple[int, Any]:
         path = self.adapters[body["lora_path"]] if "lora_path" in body else self.weights
-        ids, start = body["input_ids"], body["logprob_start_len"]
-        entries = [[logprob(i) + self.skews.get(path, 0.0), i, None] for i in ids[start:]]
-        entries[0][0] = None
-        return 200, {"text": "", "meta_info": {"input_token_logprobs": entries}}
+        skew = self.skews.get(path, 0.0)
+        return 200, [_scores(ids[body["logprob_start_len"] :], skew) for ids in body["input_ids"]]
+
+
+def _scores(ids: list[int], skew: float) -> dict[str, Any]:
+    entries: list[list[Any]] = [[logprob(i) + skew, i, None] for i in ids]
+    entries[0][0] = None
+    return {"text": "", "meta_info": {"input_token_logprobs": entries}}
 
 
 class _Handler(BaseHTTPRequestHandler):

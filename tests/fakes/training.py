@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, Engine
 
-from store import policies
+from store import policies, publishing
 from store.config_model import Batch, Config, Trainer
 from store.config_model import Engine as EngineSettings
 from store.policies import Policy
@@ -68,3 +68,15 @@ def fill(db: Engine, policy: Policy, numbers: range, **more: Any) -> None:
 def rows(db: Engine, query: str) -> list[tuple[Any, ...]]:
     with db.connect() as connection:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
+
+
+def make_live(engine: Engine, config: Config, version: int) -> None:
+    """As a person does it. Raises UnknownVersionError or RefusedVersionError."""
+    with engine.begin() as connection:
+        publishing.publish(connection, publishing.find(connection, config.policy.name).id, version)
+
+
+def newest_unpublished(engine: Engine, config: Config) -> int | None:
+    with engine.connect() as connection:
+        policy = publishing.find(connection, config.policy.name)
+        return publishing.newest_unpublished(connection, policy.id)

@@ -1,27 +1,37 @@
 """A policy in a real Postgres, fake engines, and a reconciler that ticks when it is told to."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.exc import OperationalError
 
+from gateway.reconcile.adapters import Spawn
 from gateway.reconcile.books import Books
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Reconciler
-from store import versions
+from store import publishing, versions
 from store.config_model import Config
-from store.tables import policies, publications
+from store.stages import Stage
+from store.tables import policies, publications, sessions
 from store.versions import Form, NewVersion
 from tests.fakes.models import write_adapter, write_model
 from tests.fakes.sglang import FakeSGLang, logprob
+from tests.fakes.turns import add_turn
 
 IDS = [1, 5, 9, 2]
 PROBE = {"prompts": [{"ids": IDS, "logprobs": [logprob(i) for i in IDS[1:]]}]}
 SWAP = ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+
+
+def at_once(work: Callable[[], None]) -> Callable[[], bool]:
+    """What a reconciler does in a thread, done before it goes on."""
+    work()
+    return lambda: False
 
 
 @dataclass
@@ -42,23 +52,37 @@ class World:
     clock: Clock = field(default_factory=Clock)
     connected: bool = True
     owner: str = "here"
+    pin_seconds: float = 0.0
+    spawn: Spawn = at_once
+    joins: "World | None" = None  # another world's policy, for a second reconciler
+    _turns: int = 0
     _controls: list[Control] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if self.joins is not None:
+            self.policy: int = self.joins.policy
+        else:
+            self._begin()
+        self.restart()
+
+    def _begin(self) -> None:
         base = write_model(self.folder / "base")
+        for fake in self.fakes:
+            fake.base = fake.weights = str(base)
         with self.db.begin() as connection:
             row = insert(policies).values(name="default", scope="global", base_model=str(base))
-            self.policy: int = connection.execute(row.returning(policies.c.id)).scalar_one()
+            self.policy = connection.execute(row.returning(policies.c.id)).scalar_one()
             versions.insert(connection, NewVersion(self.policy, 0, None, None, str(base), "full", None))
-        self.restart()
 
     def restart(self) -> None:
         """A new reconciler process, over the same routes file."""
         self.close()
         self._controls = [Control(fake.url) for fake in self.fakes]
-        books = Books(self._connect, "default", self.owner, self.clock)
+        books = Books(self._connect, "default", self.owner, self.clock, pin_seconds=self.pin_seconds)
         config = Config.model_validate({"engine": {"urls": [fake.url for fake in self.fakes]}})
-        self.reconciler = Reconciler(config, books, self._controls, self.routes_file, self.clock)
+        self.reconciler = Reconciler(
+            config, books, self._controls, self.routes_file, self.clock, spawn=self.spawn
+        )
 
     def close(self) -> None:
         for control in self._controls:
@@ -84,8 +108,11 @@ class World:
         folder: Path | None = None,
     ) -> Path:
         """A version on disk and in its table."""
-        write = write_adapter if form == "adapter" else write_model
-        made = folder or write(self.folder / "versions" / str(version))
+        place = self.folder / "versions" / str(version)
+        if folder is not None:
+            made = folder
+        else:
+            made = write_adapter(place) if form == "adapter" else write_model(place, fill=version)
         above = version - 1 if parent is None else parent
         with self.db.begin() as connection:
             new = NewVersion(self.policy, version, above, None, str(made), form, probe)
@@ -95,6 +122,33 @@ class World:
     def live(self, version: int) -> None:
         with self.db.begin() as connection:
             versions.set_live(connection, self.policy, version)
+
+    def try_out(self, version: int, share: float) -> None:
+        with self.db.begin() as connection:
+            publishing.try_out(connection, self.policy, version, share)
+
+    def session(self, name: str, began_with: int, age: float = 0.0, source: str = "x-session-id") -> None:
+        """A session whose first turn a version answered, so many seconds ago."""
+        began = datetime.now(UTC) - timedelta(seconds=age)
+        with self.db.begin() as connection:
+            row = {"tenant": "default", "id": name, "source": source, "created_at": began}
+            connection.execute(insert(sessions).values(**row, last_turn_at=began))
+            more = {"tenant": "default", "session_id": name, "started_at": began}
+            versions_of = {"policy_version_min": began_with, "policy_version_max": began_with}
+            self._turns += 1
+            add_turn(
+                connection, self._turns, Stage.AWAITING_NEXT, policy_id=self.policy, **more, **versions_of
+            )
+
+    def age(self, name: str, seconds: float) -> None:
+        began = datetime.now(UTC) - timedelta(seconds=seconds)
+        with self.db.begin() as connection:
+            connection.execute(update(sessions).where(sessions.c.id == name).values(created_at=began))
+
+    def routes(self) -> dict[str, Any]:
+        """The routes file, whole."""
+        found: dict[str, Any] = orjson.loads(self.routes_file.read_bytes())
+        return found
 
     def status(self, version: int) -> tuple[str, str | None]:
         with self.db.begin() as connection:

@@ -197,7 +197,7 @@ def test_choices_are_rows_of_one_session(ferry):
     ferry.worker.answer(turn, ferry.clock + 0.5, body=json.dumps(body).encode())
     following = ferry.say([user("q"), assistant("Y"), user("go on")])
     ferry.drain()
-    first, second, child = ferry.rows()
+    first, second, child = sorted(ferry.rows(), key=lambda row: (row.started_at, row.choice_index))
     assert [(row.request_id.hex, row.choice_index, row.ordinal) for row in (first, second)] == [
         (turn, 0, 0),
         (turn, 1, 1),

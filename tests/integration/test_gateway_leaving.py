@@ -37,6 +37,7 @@ def outcomes(turns: list[tuple[Record, Record]]) -> list[str]:
 
 
 async def test_a_client_that_leaves_a_stream_stops_the_engine_and_is_recorded(tmp_path: Path) -> None:
+    """S12."""
     async with FakeUpstream([START, HANG]) as engine, running(config_for(tmp_path, engine.url)) as gw:
         await leave_after_first_byte(gw, STREAM)
         await engine.asked()[0].peer_closed.wait()
@@ -67,6 +68,7 @@ async def test_what_the_engine_says_after_the_abort_is_recorded(tmp_path: Path) 
 
 
 async def test_a_client_that_leaves_a_whole_answer_stops_the_engine(tmp_path: Path) -> None:
+    """S13."""
     async with FakeUpstream([HANG]) as engine, running(config_for(tmp_path, engine.url)) as gw:
         writer = await open_request(gw, ASK)
         await engine.arrived()
@@ -78,6 +80,7 @@ async def test_a_client_that_leaves_a_whole_answer_stops_the_engine(tmp_path: Pa
 
 
 async def test_many_clients_that_leave_at_any_moment_are_each_recorded_once(tmp_path: Path) -> None:
+    """S12, S25."""
     steps = [START, *(Send(event(chunk({"content": str(i)}))) for i in range(50)), HANG]
     async with FakeUpstream(steps) as engine, running(config_for(tmp_path, engine.url)) as gw:
         writers = await asyncio.gather(*(open_request(gw, STREAM) for _ in range(40)))
@@ -90,6 +93,7 @@ async def test_many_clients_that_leave_at_any_moment_are_each_recorded_once(tmp_
 
 
 async def test_a_stalled_client_is_cut_off_and_the_engine_is_not_read_without_bound(tmp_path: Path) -> None:
+    """S23."""
     big = Send(event(chunk({"content": "x" * 65536})))
     steps = [Send(stream_head()), *[big] * 1000, HANG]
     async with (
@@ -107,6 +111,7 @@ async def test_a_stalled_client_is_cut_off_and_the_engine_is_not_read_without_bo
 
 
 async def test_streams_open_at_shutdown_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S25."""
     monkeypatch.setattr("gateway.relay.serve.GRACE_SECONDS", 0.1)
     async with FakeUpstream([START, HANG]) as engine:
         async with running(config_for(tmp_path, engine.url)) as gw:

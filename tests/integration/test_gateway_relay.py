@@ -114,6 +114,7 @@ async def test_fields_that_the_client_asked_for_itself_stay(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("usage", [False, True])
 async def test_usage_is_shown_only_where_it_was_asked_for(tmp_path: Path, usage: bool) -> None:
+    """S7."""
     asked = {**STREAM, "stream_options": {"include_usage": True}} if usage else STREAM
     async with (
         FakeUpstream([Send(chunked(WHOLE))]) as engine,
@@ -124,6 +125,7 @@ async def test_usage_is_shown_only_where_it_was_asked_for(tmp_path: Path, usage:
 
 
 async def test_a_stream_cut_into_single_bytes_is_the_same(tmp_path: Path) -> None:
+    """S1, S2, S15."""
     parts = [Send(stream_head()), *(Send(WHOLE[i : i + 1]) for i in range(len(WHOLE))), FIN]
     async with FakeUpstream(parts) as engine, running(config_for(tmp_path, engine.url)) as gw:
         got = await gw.client.post(CHAT, json=STREAM)
@@ -136,6 +138,7 @@ async def test_a_stream_cut_into_single_bytes_is_the_same(tmp_path: Path) -> Non
 
 
 async def test_a_clean_end_in_mid_answer_is_truncated_and_said_so(tmp_path: Path) -> None:
+    """S8."""
     steps = [Send(stream_head()), Send(b"".join(FRAMES[:3])), FIN]
     async with FakeUpstream(steps) as engine, running(config_for(tmp_path, engine.url)) as gw:
         got = await gw.client.post(CHAT, json=STREAM)
@@ -148,6 +151,7 @@ async def test_a_clean_end_in_mid_answer_is_truncated_and_said_so(tmp_path: Path
 
 
 async def test_done_is_supplied_after_a_finish_reason(tmp_path: Path) -> None:
+    """S8."""
     steps = [Send(stream_head()), Send(b"".join(FRAMES)), FIN]
     async with FakeUpstream(steps) as engine, running(config_for(tmp_path, engine.url)) as gw:
         got = await gw.client.post(CHAT, json=STREAM)
@@ -157,6 +161,7 @@ async def test_done_is_supplied_after_a_finish_reason(tmp_path: Path) -> None:
 
 
 async def test_a_stream_without_any_event_is_a_502(tmp_path: Path) -> None:
+    """S8."""
     async with (
         FakeUpstream([Send(stream_head()), FIN]) as engine,
         running(config_for(tmp_path, engine.url)) as gw,
@@ -169,6 +174,7 @@ async def test_a_stream_without_any_event_is_a_502(tmp_path: Path) -> None:
 
 
 async def test_a_reset_in_mid_answer_is_an_error_frame_and_the_tokens_are_kept(tmp_path: Path) -> None:
+    """S10."""
     steps = [Send(stream_head()), Send(b"".join(FRAMES[:3])), Sleep(0.05), RST]
     async with (
         FakeUpstream(steps, [Send(answer(200, REPLY))]) as engine,
@@ -186,6 +192,7 @@ async def test_a_reset_in_mid_answer_is_an_error_frame_and_the_tokens_are_kept(t
 
 
 async def test_silence_ends_at_the_idle_timeout_with_504(tmp_path: Path) -> None:
+    """S10, P2, P18."""
     config = config_for(tmp_path, "http://127.0.0.1:1", idle_timeout=0.1)
     async with FakeUpstream([Sleep(30)]) as engine:
         config = config_for(tmp_path, engine.url, idle_timeout=0.1)
@@ -198,6 +205,7 @@ async def test_silence_ends_at_the_idle_timeout_with_504(tmp_path: Path) -> None
 
 
 async def test_an_error_as_the_first_event_becomes_a_status(tmp_path: Path) -> None:
+    """S11, P2."""
     error = event({"error": {"message": "input too long", "type": "BadRequestError", "code": 400}})
     async with (
         FakeUpstream([Send(chunked(error, DONE))]) as engine,
@@ -218,6 +226,7 @@ async def test_an_error_as_the_first_event_becomes_a_status(tmp_path: Path) -> N
     ],
 )
 async def test_an_error_in_mid_stream_followed_by_done_is_no_success(tmp_path: Path, frame: bytes) -> None:
+    """S11."""
     async with (
         FakeUpstream([Send(chunked(*FRAMES[:3], frame, DONE))]) as engine,
         running(config_for(tmp_path, engine.url)) as gw,
@@ -236,6 +245,7 @@ async def test_an_error_in_mid_stream_followed_by_done_is_no_success(tmp_path: P
 async def test_an_engines_refusal_keeps_its_status_and_retry_after(
     tmp_path: Path, status: int, ask: dict[str, object]
 ) -> None:
+    """P2, P23."""
     flat = {
         "object": "error",
         "message": 'no\n\n  File "x.py", line 1',
@@ -254,6 +264,7 @@ async def test_an_engines_refusal_keeps_its_status_and_retry_after(
 
 
 async def test_an_unreachable_engine_is_a_502(tmp_path: Path) -> None:
+    """P2."""
     async with running(config_for(tmp_path, "http://127.0.0.1:9")) as gw:
         got = await gw.client.post(CHAT, json=STREAM)
         _, reply = await gw.turn()
@@ -262,6 +273,7 @@ async def test_an_unreachable_engine_is_a_502(tmp_path: Path) -> None:
 
 
 async def test_a_compressed_answer_is_readable(tmp_path: Path) -> None:
+    """S16."""
     import gzip
 
     packed = gzip.compress(json.dumps(REPLY).encode())
@@ -302,6 +314,7 @@ async def test_the_other_engine_answers_when_one_cannot_be_reached(tmp_path: Pat
 
 
 async def test_an_engine_that_refuses_the_capture_fields_still_serves(tmp_path: Path) -> None:
+    """K11."""
     refusal = [Send(answer(400, {"error": {"message": "unknown field return_token_ids"}}))]
     plain = [Send(answer(200, {**REPLY, "choices": [{"index": 0, "message": {"content": "x"}}]}))]
     async with FakeUpstream(refusal, plain) as engine, running(config_for(tmp_path, engine.url)) as gw:
@@ -315,6 +328,7 @@ async def test_an_engine_that_refuses_the_capture_fields_still_serves(tmp_path: 
 
 
 async def test_an_engine_that_ignores_the_capture_fields_is_noticed(tmp_path: Path) -> None:
+    """K11."""
     frames = chunked(*FRAMES, DONE)
     async with FakeUpstream([Send(frames)]) as engine, running(config_for(tmp_path, engine.url)) as gw:
         await gw.client.post(CHAT, json=STREAM)
@@ -323,6 +337,7 @@ async def test_an_engine_that_ignores_the_capture_fields_is_noticed(tmp_path: Pa
 
 
 async def test_completions_are_asked_for_ids_and_shown_without_them(tmp_path: Path) -> None:
+    """P22."""
     whole = {"id": "x", "choices": [{"index": 0, "text": "a", "token_ids": [3], "prompt_token_ids": [1]}]}
     async with (
         FakeUpstream([Send(answer(200, whole))]) as engine,

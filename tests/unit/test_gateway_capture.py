@@ -66,6 +66,7 @@ def test_several_choices_cannot_be_aborted() -> None:
 
 
 def test_developer_messages_join_the_system_message_in_order() -> None:
+    """P9."""
     body = {
         "messages": [
             {"role": "system", "content": "A"},
@@ -93,7 +94,19 @@ def test_other_bodies_are_bad_requests(body: bytes) -> None:
         parse(body)
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n"])
+def test_room_for_no_token_is_refused_and_the_engines_default_is_not(name: str) -> None:
+    """P10."""
+    for limit in (0, -1):
+        with pytest.raises(BadRequestError) as refused:
+            check(CHAT, {"model": "m", name: limit}, ("m",))
+        assert refused.value.param == name
+    check(CHAT, {"model": "m", name: None}, ("m",))
+    check(COMPLETIONS, {"model": "m", "max_tokens": 0, "echo": True}, ("m",))
+
+
 def test_unknown_models_and_legacy_functions_are_refused() -> None:
+    """P13."""
     check(CHAT, {"model": "m"}, ("m",))
     check(CHAT, {}, ("m",))
     with pytest.raises(BadRequestError) as unknown:

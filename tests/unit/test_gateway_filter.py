@@ -63,6 +63,7 @@ SGLANG_SHOWN = b"".join(
 
 
 def test_what_dukou_asked_for_is_cut_from_a_stream_and_nothing_else() -> None:
+    """S7, S19."""
     out, events = run(SGLANG_STREAM)
     assert out == SGLANG_SHOWN
     assert events.done
@@ -74,10 +75,12 @@ def test_what_dukou_asked_for_is_cut_from_a_stream_and_nothing_else() -> None:
 @given(st.lists(st.integers(1, 400), max_size=12))
 @settings(max_examples=200)
 def test_any_cut_of_a_stream_gives_the_same_bytes(sizes: list[int]) -> None:
+    """S1, S2."""
     assert run(SGLANG_STREAM, sizes=sizes)[0] == SGLANG_SHOWN
 
 
 def test_one_byte_at_a_time_gives_the_same_bytes() -> None:
+    """S1, S2."""
     assert run(SGLANG_STREAM, sizes=[1] * len(SGLANG_STREAM))[0] == SGLANG_SHOWN
 
 
@@ -109,6 +112,7 @@ def test_any_delta_of_strings_passes_unchanged(delta: dict[str, str], spaced: bo
     "junk", [b": keepalive\n\n", b":\n\n", b"data:\n\n", b"data: \n\n", b": data: [DONE]\n\n"]
 )
 def test_comments_and_empty_events_are_dropped(junk: bytes) -> None:
+    """S5, S6: so no comment ever meets an `id:` that a client remembers."""
     first, second = event(chunk({"content": "a"})), event(chunk({"content": "b"}))
     out, events = run(junk + first + junk + second)
     assert out == first + second
@@ -123,11 +127,13 @@ def test_comments_and_empty_events_are_dropped(junk: bytes) -> None:
     ],
 )
 def test_unknown_events_without_choices_pass(frame: dict[str, object]) -> None:
+    """P5."""
     assert run(event(frame))[0] == event(frame)
 
 
 @pytest.mark.parametrize("choices", [{"choices": []}, {"choices": None}, {}])
 def test_usage_goes_only_where_the_client_did_not_ask(choices: dict[str, object]) -> None:
+    """S7."""
     frame = event({"id": "c1", **choices, "usage": {"prompt_tokens": 1}})
     assert run(frame)[0] == b""
     assert run(frame, Cuts(logprobs=True))[0] == frame
@@ -154,6 +160,7 @@ def test_sglext_fields_of_the_client_stay() -> None:
     ],
 )
 def test_error_events_are_held_back_and_understood(frame: bytes, status: int, type_: str) -> None:
+    """S11, P3."""
     ahead = event(chunk({"content": "a"}))
     out, events = run(ahead + frame + DONE)
     assert out == ahead
@@ -216,3 +223,14 @@ def test_the_model_asked_for_is_shown_in_place_of_an_adapter() -> None:
     frame = event(chunk({"content": "a"}) | {"model": "policy:default-v3"})
     out, _ = run(frame, Cuts(model="policy"))
     assert json.loads(out.removeprefix(b"data: "))["model"] == "policy"
+
+
+@pytest.mark.parametrize("depth", [1, 7, 8, 9, 40])
+def test_a_value_goes_whole_however_deep_it_is(depth: int) -> None:
+    value = b'{"]}\\"[": [' * depth + b'"[{", 1' + b"]}" * depth
+    body = b'{"a": 1, "meta_info": ' + value + b', "b": "meta_info"}'
+    assert remove_keys(body, ("meta_info",)) == b'{"a": 1, "b": "meta_info"}'
+
+
+def test_a_value_that_never_ends_takes_the_rest_with_it() -> None:
+    assert remove_keys(b'{"a": 1, "meta_info": {"b": [1, 2', ("meta_info",)) == b'{"a": 1'

@@ -37,13 +37,13 @@ def test_the_least_busy_engine_is_chosen_and_a_familiar_one_within_its_slack() -
 
 
 async def test_without_a_file_the_configured_engines_serve_with_unknown_versions(tmp_path: Path) -> None:
-    router = Router(tmp_path / "routes.json", ["http://a/"])
+    router = Router(tmp_path / "routes.json", ["http://a/"], 9)
     assert await router.take(None, frozenset()) == Engine("http://a")
 
 
 async def test_a_new_file_is_seen_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "routes.json"
-    router = Router(path, ["http://a"], clock=Clock())
+    router = Router(path, ["http://a"], 9, clock=Clock())
     write(path, {"url": "http://b", "state": "ready", "version_low": 3, "version_high": 3})
     assert router.routes().engines == (Engine("http://b", "ready", 3, 3),)
     path.write_text("{")
@@ -56,8 +56,9 @@ async def test_a_new_file_is_seen_and_a_broken_one_changes_nothing(tmp_path: Pat
 async def test_requests_are_held_for_a_while_and_then_refused_with_retry_after(
     tmp_path: Path, state: str
 ) -> None:
+    """P23."""
     write(tmp_path / "routes.json", {"url": "http://a", "state": state}, {"url": "http://b", "state": "dead"})
-    router = Router(tmp_path / "routes.json", [], hold_seconds=5, clock=Clock())
+    router = Router(tmp_path / "routes.json", [], 9, hold_seconds=5, clock=Clock())
     with pytest.raises(NoEngineError) as refused:
         await router.take(None, frozenset())
     assert refused.value.status == 503
@@ -74,19 +75,19 @@ async def test_a_held_request_goes_on_when_an_engine_is_ready(
         write(path, {"url": "http://a", "state": "ready"})
 
     monkeypatch.setattr("gateway.relay.routes.asyncio.sleep", sleep)
-    router = Router(path, [], clock=Clock())
+    router = Router(path, [], 9, clock=Clock())
     assert (await router.take(None, frozenset())).state == "ready"
 
 
 async def test_dead_engines_are_tried_when_there_is_no_other(tmp_path: Path) -> None:
     write(tmp_path / "routes.json", {"url": "http://a", "state": "dead"})
-    router = Router(tmp_path / "routes.json", [])
+    router = Router(tmp_path / "routes.json", [], 9)
     assert (await router.take(None, frozenset())).url == "http://a"
 
 
 async def test_sessions_stay_where_they_were_and_suspects_come_last(tmp_path: Path) -> None:
     now = 0.0
-    router = Router(tmp_path / "none", ["http://a", "http://b"], clock=lambda: now)
+    router = Router(tmp_path / "none", ["http://a", "http://b"], 9, clock=lambda: now)
     first = await router.take("s", frozenset())
     assert (await router.take("other", frozenset())).url != first.url
     assert (await router.take("s", frozenset())).url == first.url

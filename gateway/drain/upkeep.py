@@ -1,0 +1,49 @@
+"""The drainer's care for the tables: partitions are there before their first turn, and go when old."""
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import psycopg
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from store import partitions, retention
+from store.config_model import Storage
+
+_log = logging.getLogger(__name__)
+
+EVERY = 3600.0  # seconds between looks
+AGAIN = 60.0  # seconds after a look at which a table was busy
+
+
+@dataclass(slots=True)
+class Upkeep:
+    storage: Storage
+    _next: float = 0.0
+
+    def look(self, database: Engine, now: float) -> None:
+        """Makes and drops partitions where it is time. A busy table is tried again in a minute.
+
+        Raises:
+            DBAPIError: Postgres is away.
+        """
+        if now < self._next:
+            return
+        moment = datetime.fromtimestamp(now, UTC)
+        try:
+            with database.begin() as connection:
+                spans = partitions.make_ahead(connection, moment, self.storage.partition)
+            for span in retention.expired(spans, moment, self.storage.keep_days):
+                with database.begin() as connection:
+                    dropped = retention.drop(connection, span)
+                if not dropped:
+                    break  # the next are younger
+                _log.info("turns from %s to %s were dropped: storage.keep_days", span.start, span.end)
+        except DBAPIError as error:
+            if not isinstance(error.orig, psycopg.errors.LockNotAvailable | psycopg.errors.CheckViolation):
+                raise
+            _log.warning("partitions are left as they are for a minute: %s", str(error.orig).strip())
+            self._next = now + AGAIN
+        else:
+            self._next = now + EVERY

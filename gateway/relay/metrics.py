@@ -1,0 +1,173 @@
+"""What a worker counts, and all workers' counts as Prometheus reads them.
+
+Each worker leaves its counts in a small file, so that whichever worker is asked answers for all of them. The
+drainer leaves one too (`gateway/drain/report.py`): nothing here asks Postgres.
+"""
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.spool.writer import SpoolWriter
+
+EVERY = 1.0  # seconds between two writes of a worker's counts
+Sample = tuple[Mapping[str, object], float]
+
+#: name → type and help; docs/operations.md explains them.
+FAMILIES: dict[str, tuple[str, str]] = {
+    "dukou_requests_total": ("counter", "Requests answered, by endpoint and HTTP status."),
+    "dukou_requests_in_flight": ("gauge", "Turns that run now."),
+    "dukou_overhead_seconds_sum": ("counter", "Dukou's own time in requests, the engine's excluded."),
+    "dukou_overhead_seconds_count": ("counter", "Requests in dukou_overhead_seconds_sum."),
+    "dukou_turns_lost_total": ("counter", "Turns that were served and not recorded."),
+    "dukou_spool_bytes": ("gauge", "Bytes of all segments in the spool."),
+    "dukou_spool_limit_bytes": ("gauge", "gateway.spool.max_bytes."),
+    "dukou_drain_up": ("gauge", "1 while the drainer reports and Postgres takes what it writes."),
+    "dukou_drain_lag_seconds": ("gauge", "Age of the oldest ended request that is not in Postgres yet."),
+    "dukou_drain_waiting_turns": ("gauge", "Requests in the spool, by what they wait for."),
+    "dukou_drain_settled_total": ("counter", "Requests moved to Postgres."),
+    "dukou_drain_set_aside_total": ("counter", "Requests that Postgres refused, kept in set_aside."),
+}
+_DRAINER_SILENT = 15.0  # seconds
+
+
+class Stopwatch:
+    """Seconds that were Dukou's own; it runs from the start."""
+
+    __slots__ = ("_since", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since: float | None = time.perf_counter()
+
+    def run(self) -> None:
+        if self._since is None:
+            self._since = time.perf_counter()
+
+    def pause(self) -> None:
+        if self._since is not None:
+            self.seconds += time.perf_counter() - self._since
+            self._since = None
+
+
+class Metrics:
+    """One worker's counts; `folder` is where every process of this gateway leaves its own."""
+
+    def __init__(self, folder: Path, spool: SpoolWriter) -> None:
+        self._folder = folder
+        self._spool = spool
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._own_seconds = 0.0
+        self._own_count = 0
+
+    def answered(self, endpoint: str, status: int, own_seconds: float | None = None) -> None:
+        """A request got its answer; one that was refused before it became a turn has no time of its own."""
+        self._requests[endpoint, status] += 1
+        if own_seconds is not None:
+            self._own_seconds += own_seconds
+            self._own_count += 1
+
+    def save(self, in_flight: int) -> None:
+        """Leaves the counts for the other workers. A full disk costs only what they show."""
+        counts = {
+            "requests": [[endpoint, status, n] for (endpoint, status), n in self._requests.items()],
+            "in_flight": in_flight,
+            "own_seconds": self._own_seconds,
+            "own_count": self._own_count,
+            "lost": self._spool.lost,
+        }
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / f"worker-{os.getpid()}.json"
+            beside = path.with_suffix(".tmp")
+            beside.write_bytes(orjson.dumps(counts))
+            os.replace(beside, path)
+
+    def close(self) -> None:
+        (self._folder / f"worker-{os.getpid()}.json").unlink(missing_ok=True)
+
+    def text(self, now: float) -> str:
+        """Everything, in Prometheus' text format; `now` in seconds since 1970."""
+        samples: dict[str, list[Sample]] = {
+            "dukou_spool_bytes": [({}, self._spool.used_bytes)],
+            "dukou_spool_limit_bytes": [({}, self._spool.limit_bytes)],
+        }
+        for pid, counts in sorted(_workers(self._folder).items()):
+            for name, found in _of_worker(pid, counts).items():
+                samples.setdefault(name, []).extend(found)
+        samples |= _of_drainer(_read(self._folder / "drainer.json"), now)
+        return render(samples)
+
+
+def render(samples: Mapping[str, Iterable[Sample]]) -> str:
+    """The text format, version 0.0.4. What is unknown has no line."""
+    lines: list[str] = []
+    for name, (kind, words) in FAMILIES.items():
+        found = list(samples.get(name, ()))
+        if found:
+            lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{_labels(labels)} {value:.17g}" for labels, value in found]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: Mapping[str, object]) -> str:
+    def escaped(value: object) -> str:
+        return str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    listed = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
+    return f"{{{listed}}}" if listed else ""
+
+
+def _of_worker(pid: int, counts: Mapping[str, Any]) -> dict[str, list[Sample]]:
+    worker = {"worker": pid}
+    return {
+        "dukou_requests_total": [
+            ({**worker, "endpoint": endpoint, "status": status}, n)
+            for endpoint, status, n in counts["requests"]
+        ],
+        "dukou_requests_in_flight": [(worker, counts["in_flight"])],
+        "dukou_overhead_seconds_sum": [(worker, counts["own_seconds"])],
+        "dukou_overhead_seconds_count": [(worker, counts["own_count"])],
+        "dukou_turns_lost_total": [(worker, counts["lost"])],
+    }
+
+
+def _of_drainer(report: Mapping[str, Any] | None, now: float) -> dict[str, list[Sample]]:
+    if report is None:
+        return {"dukou_drain_up": [({}, 0)]}
+    up = now - report["at"] < _DRAINER_SILENT and report["trouble"] is None
+    samples: dict[str, list[Sample]] = {
+        "dukou_drain_up": [({}, int(up))],
+        "dukou_drain_waiting_turns": [({"for": what}, n) for what, n in report["waiting"].items()],
+        "dukou_drain_settled_total": [({}, report["settled"])],
+        "dukou_drain_set_aside_total": [({}, report["set_aside"])],
+    }
+    if report["oldest"] is not None:
+        samples["dukou_drain_lag_seconds"] = [({}, max(0.0, now - report["oldest"]))]
+    return samples
+
+
+def _workers(folder: Path) -> dict[int, Mapping[str, Any]]:
+    """The counts of the workers that live; those of dead ones are removed."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for path in folder.glob("worker-*.json"):
+        pid = int(path.stem.removeprefix("worker-"))
+        if not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
+        elif (counts := _read(path)) is not None:
+            found[pid] = counts
+    return found
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        loaded: dict[str, Any] = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return loaded
