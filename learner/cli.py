@@ -1,4 +1,4 @@
-"""`python -m learner [run|score|batch|train|publish|status]`.
+"""`python -m learner [run|score|batch|train|publish|rollback|pin|versions|calibrate|status]`.
 
 Nothing heavy is imported before the arguments are read.
 """
@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 STAGES = {
     "run": "score, batch, train and publish, for ever (the default)",
@@ -14,6 +15,12 @@ STAGES = {
     "batch": "only close batches",
     "train": "only train closed batches",
     "publish": "only make the newest trained version live",
+}
+
+MOVES = {
+    "rollback": "make the version live again that was live before",
+    "pin": "keep a version live: nothing automatic replaces it until --off",
+    "versions": "the tree of versions: what is live, what was refused and why",
 }
 
 
@@ -29,11 +36,51 @@ def parser() -> argparse.ArgumentParser:
         stage.add_argument("--once", action="store_true", help="one round, then end")
         if verb == "publish":
             stage.add_argument("--version", type=int, metavar="N", help="this one, forward or back, then end")
+            stage.add_argument(
+                "--share", type=float, metavar="S", help="only for this share of the sessions (0.1), then end"
+            )
+        if verb == "score":
+            _add_window(stage)
+            stage.add_argument("--rubric", metavar="NAME", help="judge history by this one")
+            stage.add_argument("--judge", choices=("llm", "rules"), help="judge history with this kind")
+    _add_moves(verbs, common)
+    text = "how far judges agree with feedback and with each other: agreement, confusion, Cohen's kappa"
+    calibrate = verbs.add_parser("calibrate", help=text, description=text, parents=[common])
+    _add_window(calibrate)
+    calibrate.add_argument("--json", action="store_true", help="for machines")
     text = "what was seen, recorded, scored and trained, and what the learner waits for"
     status = verbs.add_parser("status", help=text, description=text, parents=[common])
     status.add_argument("--json", action="store_true", help="for machines")
     status.add_argument("--watch", action="store_true", help="again every two seconds")
     return top
+
+
+def _add_window(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--since", type=_moment, metavar="TIME", help="turns from this ISO time (UTC) on")
+    parser.add_argument("--until", type=_moment, metavar="TIME", help="turns before this ISO time (UTC)")
+
+
+def _of_history(arguments: argparse.Namespace) -> bool:
+    return any((arguments.since, arguments.until, arguments.rubric, arguments.judge))
+
+
+def _moment(said: str) -> object:
+    from learner.past import moment
+
+    return moment(said)
+
+
+def _add_moves(verbs: Any, common: argparse.ArgumentParser) -> None:
+    """What a person does with versions that are there already."""
+    rollback = verbs.add_parser("rollback", help=MOVES["rollback"], parents=[common])
+    rollback.add_argument("--to", type=int, metavar="N", help="this version; default: what was live before")
+    rollback.add_argument("--because", metavar="TEXT", help="kept with the version that is left")
+    pin = verbs.add_parser("pin", help=MOVES["pin"], parents=[common])
+    which = pin.add_mutually_exclusive_group()
+    which.add_argument("version", type=int, nargs="?", metavar="N", help="default: the live one")
+    which.add_argument("--off", action="store_true", help="automatic publishing goes on")
+    listing = verbs.add_parser("versions", help=MOVES["versions"], parents=[common])
+    listing.add_argument("--json", action="store_true", help="for machines")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,16 +98,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         from learner.status.read import show
 
         return show(config, as_json=arguments.json, watch=arguments.watch)
-    from learner.start import move_live, start
+    named = arguments.verb == "publish" and (arguments.version, arguments.share) != (None, None)
+    if named or arguments.verb in MOVES:
+        from learner.moves import run
 
-    if arguments.verb == "publish" and arguments.version is not None:
-        return move_live(config, arguments.version)
+        return run(config, arguments)
+    if arguments.verb == "calibrate":
+        from learner.past import calibrate
+
+        return calibrate(config, arguments)
+    if arguments.verb == "score" and _of_history(arguments):
+        from learner.past import rescore
+
+        return rescore(config, arguments)
+    from learner.start import start
+
     return start(config, arguments.verb, once=arguments.once)
 
 
 def _with_verb(argv: Sequence[str]) -> list[str]:
     """`run` where no verb is given, also before its options."""
     first = argv[0] if argv else "run"
-    if first in (*STAGES, "status", "-h", "--help"):
+    if first in (*STAGES, *MOVES, "status", "calibrate", "-h", "--help"):
         return list(argv) or ["run"]
     return ["run", *argv]

@@ -4,16 +4,17 @@ Each is made when it is first needed, so that the learner can start before anyth
 scorer never imports torch.
 """
 
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Engine
 
 from learner.batch.collect import Closed, Waiting, close_batch
+from learner.status.facts import Facts
 from learner.status.read import settings_of
-from learner.status.sentence import Facts
-from learner.train.publish import make_live, newest_unpublished
+from learner.train.publish import advance
 from store import database, processes
 from store.config_model import Config
 from store.funnel import Beat, snapshot
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
 #: The metrics that a step's log line shows; `steps.metrics` has all.
 SHOWN = ("reward/mean", "loss", "kl/mean", "optim/grad_norm")
 
-#: Turns scored between two looks at whether to stop.
-SCORED_AT_ONCE = 16
+#: Turns scored in one round at most; a round also ends after a minute, and when the process stops.
+SCORED_AT_ONCE = 10_000
+
+
+#: How often the live version is compared with the one before: that reads some thousand turns.
+COMPARED_EVERY = timedelta(seconds=10)
 
 
 class Parts(Protocol):
@@ -74,11 +79,14 @@ class Parts(Protocol):
 
 
 class RealParts:
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, stopping: Callable[[], bool] = lambda: False) -> None:
+        """`stopping` is asked before each turn that is judged."""
         self.config = config
+        self._stopping = stopping
         self.poll_interval = config.batch.poll_interval
         self.dry_run = config.trainer.dry_run
         self._lock = Lock()
+        self._compare_at = datetime.min.replace(tzinfo=UTC)
         self._sound = False
         self._engine: Engine | None = None
         self._scorer: Scorer | None = None
@@ -112,7 +120,7 @@ class RealParts:
         if self._scorer is None:
             from learner.score.scorer import Scorer
 
-            self._scorer = Scorer(self.engine, self.config)
+            self._scorer = Scorer(self.engine, self.config, stopping=self._stopping)
         return self._scorer.run_once(SCORED_AT_ONCE)
 
     def recover(self) -> None:
@@ -139,18 +147,12 @@ class RealParts:
         return describe(self._trainer.step(batch_id))
 
     def publish(self, *, asked: bool = False) -> str | None:
-        """Makes the newest version live that never was; only when `asked` or publish.automatic."""
-        if not (asked or self.config.publish.automatic):
-            return None
-        version = newest_unpublished(self.engine, self.config)
-        if version is None:
-            return None
-        self.make_live(version)
-        return f"published version={version}: the gateway's reconciler loads it into the engines"
-
-    def make_live(self, version: int) -> None:
-        """Raises UnknownVersionError or RefusedVersionError."""
-        make_live(self.engine, self.config, version)
+        """One move of the live pointer, where there is one to make."""
+        now = datetime.now(UTC)
+        look = now >= self._compare_at
+        if look:
+            self._compare_at = now + COMPARED_EVERY
+        return advance(self.engine, self.config, now, asked=asked, look=look)
 
     def facts(self) -> Facts:
         with self.engine.connect() as connection:

@@ -10,9 +10,8 @@ from learner.board import Board
 from learner.loop import Loop
 from learner.parts import RealParts
 from learner.stop import Stop, SystemClock
-from learner.trouble import NO_POSTGRES, diagnose, first_line
+from learner.trouble import diagnose
 from store.config_model import Config
-from store.versions import RefusedVersionError, UnknownVersionError
 
 log = logging.getLogger("dukou.learner")
 
@@ -30,28 +29,14 @@ def start(config: Config, verb: str, *, once: bool) -> int:
     """Runs the verb until it is told to stop, or once. Returns the exit status: 1 where one round failed."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     name, role = ROLES[verb]
-    parts, stop, clock, board = RealParts(config), Stop(), SystemClock(), Board(name, **role)
+    stop, clock, board = Stop(), SystemClock(), Board(name, **role)
+    parts = RealParts(config, stop.event.is_set)
     loop = Loop(parts, stop, clock, board, config.batch.stall_warn_interval)
     with stop.listen(), board.beating(clock, parts.beat):
         status = run_once(loop, verb) if once else run(loop, verb)
     parts.close()
     _leave(status)
     return status
-
-
-def move_live(config: Config, version: int) -> int:
-    """Moves the live pointer to a version, forward or back (rollback). Returns the exit status."""
-    parts = RealParts(config)
-    try:
-        parts.connect()
-        parts.make_live(version)
-    except (*NO_POSTGRES, UnknownVersionError, RefusedVersionError) as error:
-        print(first_line(error), file=sys.stderr)
-        return 1
-    finally:
-        parts.close()
-    print(f"version {version} is live: the gateway's reconciler brings the engines to it")
-    return 0
 
 
 def run(loop: Loop, verb: str) -> int:

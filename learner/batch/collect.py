@@ -1,17 +1,20 @@
 """Closes batches: scored turns in, one batch with its samples out, in one transaction."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
+from learner.batch import freeze
+from learner.batch.admit import Room
 from learner.batch.baseline import task_class
-from learner.batch.compose import Candidate, Limits, assemble, why_dropped
+from learner.batch.compose import assemble
+from learner.batch.rules import Candidate, Limits
 from learner.train.base import vocabulary
-from store import batches, policies, versions
+from store import batches, candidates, policies, versions
 from store.batches import Backlog, NewSample
 from store.config_model import Batch, Config
 from store.policies import Policy
@@ -51,10 +54,13 @@ def close_batch(engine: Engine, config: Config, now: datetime) -> Closed | Waiti
         unfinished = batches.open_batch(connection, policy.id)
         if unfinished is not None:
             return _unfinished(unfinished, waiting, dry_run=config.trainer.dry_run)
-        because = _may_close(backlog, config.batch, now)
-        if because is None:
+        frozen = freeze.why(connection, policy, config.guard)
+        if frozen is not None:
+            return Waiting(backlog.turns, needed, waiting.oldest_seconds, frozen)
+        overdue = _overdue(backlog, config.batch, now)
+        if not (overdue or _may_be_full(backlog, config.batch)):
             return waiting
-        batch_id = _close(connection, policy.id, config, because)
+        batch_id = _close(connection, policy.id, config, overdue=overdue)
         return waiting if batch_id is None else Closed(batch_id)
 
 
@@ -65,13 +71,17 @@ def _unfinished(batch_id: int, waiting: Waiting, *, dry_run: bool) -> Closed | W
     return Waiting(waiting.current, waiting.needed, waiting.oldest_seconds, because)
 
 
-def _may_close(backlog: Backlog, settings: Batch, now: datetime) -> Literal["full", "timeout"] | None:
-    if backlog.turns >= settings.rollout_batch_size:
-        return "full"
+def _may_be_full(backlog: Backlog, settings: Batch) -> bool:
+    """Whether it is worth looking; with a limit on tokens fewer turns may do."""
+    enough = settings.min_size if settings.max_batch_tokens else settings.rollout_batch_size
+    return backlog.turns >= enough
+
+
+def _overdue(backlog: Backlog, settings: Batch, now: datetime) -> bool:
     waited = _seconds(backlog, now)
-    if waited is not None and waited >= settings.rollout_timeout_sec and backlog.turns >= settings.min_size:
-        return "timeout"
-    return None
+    return (
+        waited is not None and waited >= settings.rollout_timeout_sec and backlog.turns >= settings.min_size
+    )
 
 
 def _seconds(backlog: Backlog, now: datetime) -> float | None:
@@ -90,21 +100,19 @@ def _waiting(backlog: Backlog, settings: Batch, now: datetime) -> Waiting:
     return Waiting(backlog.turns, needed, waited, because)
 
 
-def _close(
-    connection: Connection, policy_id: int, config: Config, because: Literal["full", "timeout"]
-) -> int | None:
+def _close(connection: Connection, policy_id: int, config: Config, *, overdue: bool) -> int | None:
     """The new batch's id; None where the rules left too few turns, or another process was first."""
     batches.lock_policy(connection, policy_id)
     policy = policies.get(connection, config.policy.name)
     if policy is None or batches.open_batch(connection, policy_id) is not None:
         return None
-    limits = _limits(connection, policy, config)
-    turns = _take(connection, policy, limits, config.batch.rollout_batch_size)
-    if len(turns) < config.batch.rollout_batch_size and (
-        because == "full" or len(turns) < config.batch.min_size
-    ):
+    room = Room(config.batch, _limits(connection, policy, config))
+    _fill(connection, policy.id, room)
+    if not room.full and not (overdue and len(room.taken) >= config.batch.min_size):
         return None
-    batch = assemble(turns, limits, config.advantage, batches.baseline(connection, policy.id))
+    hints = config.loss.mode != "rl"
+    baseline = batches.baseline(connection, policy.id)
+    batch = assemble(room.taken, room.limits, config.advantage, baseline, hints=hints)
     batches.drop(connection, batch.dropped)
     if not batch.members:
         return None
@@ -112,10 +120,10 @@ def _close(
         connection,
         policy.id,
         policy.live_version,
-        because,
-        config.model_dump(mode="json", include={"batch", "advantage", "loss", "trainer"}),
+        "full" if room.full else "timeout",
+        config.model_dump(mode="json", include={"batch", "advantage", "loss", "guard", "trainer"}),
         batch.baseline,
-        [NewSample(m.turn_id, m.reward, m.baseline, m.advantage, m.staleness) for m in batch.members],
+        [NewSample(**asdict(member)) for member in batch.members],
     )
 
 
@@ -126,31 +134,47 @@ def _limits(connection: Connection, policy: Policy, config: Config) -> Limits:
         max_staleness=config.batch.max_staleness,
         max_tokens=config.trainer.max_tokens,
         vocabulary=vocabulary(Path(policy.base_model)),
+        needs_hint=config.loss.mode == "opd",
+        train_cut_short=config.batch.cut_short == "train",
+        train_zeros=config.batch.zeros != "drop",
     )
 
 
-def _take(connection: Connection, policy: Policy, limits: Limits, size: int) -> list[Candidate]:
-    """Up to `size` turns that pass the rules, locked; those that do not are dropped on the way."""
-    taken: list[Candidate] = []
+def _fill(connection: Connection, policy_id: int, room: Room) -> None:
+    """Offers late turns, oldest first, for their small share, then what the newest versions answered: where
+    more turns come than are trained, those that wait do not make each other stale."""
+    for late in (True, False):
+        _offer(connection, policy_id, room, late=late)
+
+
+def _offer(connection: Connection, policy_id: int, room: Room, *, late: bool) -> None:
+    """Offers scored turns, locked, until there are no more or the room is full; drops those it refuses."""
+    fresh = [v for v, depth in room.limits.depth.items() if depth <= room.limits.max_staleness]
     seen: set[UUID] = set()
-    while len(taken) < size:
-        rows = batches.take_scored(connection, policy.id, size - len(taken), seen)
-        if not rows:
-            break
-        candidates = [_candidate(row) for row in rows]
-        reasons = {turn.turn_id: why_dropped(turn, limits) for turn in candidates}
-        batches.drop(
-            connection, {turn_id: reason for turn_id, reason in reasons.items() if reason is not None}
+    while not room.full:
+        rows = candidates.take_scored(
+            connection,
+            policy_id,
+            room.settings.rollout_batch_size,
+            fresh=fresh,
+            late=late,
+            besides=seen,
+            tenants=[name for (name,) in room.saturated("tenant")],
+            users=room.saturated("user"),
+            sessions=room.saturated("session"),
         )
-        taken += [turn for turn in candidates if reasons[turn.turn_id] is None]
-        seen |= set(reasons)
-    return taken
+        if not rows:
+            return
+        verdicts = {row.turn_id: room.offer(_candidate(row)) for row in rows}
+        batches.drop(connection, {turn: v.reason for turn, v in verdicts.items() if v.reason is not None})
+        seen |= set(verdicts)
 
 
 def _candidate(row: Any) -> Candidate:
     return Candidate(
         turn_id=row.turn_id,
         tenant=row.tenant,
+        user=row.person,
         session_id=row.session_id,
         prompt_hash=row.prompt_hash,
         task=task_class(row.messages, row.tools),
@@ -161,4 +185,8 @@ def _candidate(row: Any) -> Candidate:
         lowest_id=row.lowest_id,
         highest_id=row.highest_id,
         reward=row.reward,
+        cut_short=row.finish_reason == "length",
+        session_trained=row.session_trained,
+        hint_id=row.hint_id,
+        hint_tokens=row.hint_tokens,
     )

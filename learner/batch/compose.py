@@ -1,6 +1,6 @@
-"""What goes into a batch: the rules that drop a turn, and the advantages of those that stay. Pure."""
+"""The samples of a batch: rewards and advantages of the turns that were taken. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -10,35 +10,8 @@ import numpy.typing as npt
 
 from learner.batch import advantage
 from learner.batch.baseline import Observation, centre, session_key
+from learner.batch.rules import Candidate, Limits, staleness, usable_hint
 from store.config_model import Advantage
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A scored turn that asks to be in a batch."""
-
-    turn_id: UUID
-    tenant: str
-    session_id: str
-    prompt_hash: bytes | None  # equal for regenerations of one prompt
-    task: str  # learner.batch.baseline.task_class
-    version_min: int | None
-    version_max: int | None
-    tokens: int  # prompt plus answer
-    answer_tokens: int
-    lowest_id: int | None
-    highest_id: int | None
-    reward: float | None  # latest score that is not NULL
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a turn is held against. `depth` is each ancestor's distance from the live version (itself 0)."""
-
-    depth: Mapping[int, int]
-    max_staleness: int
-    max_tokens: int
-    vocabulary: int  # ids of the model: 0 … vocabulary − 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +23,8 @@ class Member:
     baseline: float
     advantage: float
     staleness: int
+    task: str
+    hint_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,49 +34,19 @@ class Batch:
     baseline: dict[str, Any]  # the running baseline's state after this batch
 
 
-Rule = Callable[[Candidate, Limits], bool]
-
-#: Reason (store/stages.py) and when it applies; the first that does is the turn's reason.
-RULES: tuple[tuple[str, Rule], ...] = (
-    ("no_quorum", lambda turn, _: turn.reward is None),
-    ("version_unknown", lambda turn, _: turn.version_min is None or turn.version_max is None),
-    ("empty_answer", lambda turn, _: turn.answer_tokens == 0),
-    ("no_ids", lambda turn, _: turn.tokens == turn.answer_tokens),
-    (
-        "not_an_ancestor",
-        lambda turn, limits: turn.version_min not in limits.depth or turn.version_max not in limits.depth,
-    ),
-    ("stale", lambda turn, limits: staleness(turn, limits) > limits.max_staleness),
-    ("too_long", lambda turn, limits: turn.tokens > limits.max_tokens),
-    (
-        "out_of_vocabulary",
-        lambda turn, limits: (turn.lowest_id or 0) < 0 or (turn.highest_id or 0) >= limits.vocabulary,
-    ),
-)
-
-
-def staleness(turn: Candidate, limits: Limits) -> int:
-    """Versions from the live one back to the *oldest* version that had a part in the answer; never negative.
-
-    Raises KeyError where that version is no ancestor of the live one (the rule before has dropped those).
-    """
-    if turn.version_min is None:
-        raise KeyError(f"turn {turn.turn_id} has no version")
-    return limits.depth[turn.version_min]
-
-
-def why_dropped(turn: Candidate, limits: Limits) -> str | None:
-    """The reason why this turn cannot be trained, or None."""
-    return next((reason for reason, applies in RULES if applies(turn, limits)), None)
-
-
 def assemble(
-    turns: Sequence[Candidate], limits: Limits, settings: Advantage, state: Mapping[str, Any] | None
+    turns: Sequence[Candidate],
+    limits: Limits,
+    settings: Advantage,
+    state: Mapping[str, Any] | None,
+    *,
+    hints: bool,
 ) -> Batch:
     """Advantages for turns that passed the rules. Raises ValueError where one has no reward.
 
     With an advantage over groups, a sample whose group has no spread is dropped (`no_spread`): it carries no
     signal, and must not count in any denominator either. The running baseline's state moves on in any case.
+    `hints`: whether a teacher takes part; a sample with a hint then carries one, whatever its group says.
     """
     rewards = np.array([_known(turn) for turn in turns])
     running = centre(
@@ -115,6 +60,7 @@ def assemble(
         kept = np.ones(len(turns), dtype=bool)
     else:
         baselines, advantages, kept = _over_groups(rewards, _groups(turns, settings.kind), settings.kind)
+        kept |= np.array([hints and usable_hint(turn, limits) is not None for turn in turns])
     members = [
         Member(
             turn.turn_id,
@@ -122,6 +68,8 @@ def assemble(
             float(baselines[i]),
             float(advantages[i]),
             staleness(turn, limits),
+            turn.task,
+            usable_hint(turn, limits) if hints else None,
         )
         for i, turn in enumerate(turns)
         if kept[i]

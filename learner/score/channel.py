@@ -10,9 +10,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from learner.score.access import Access, misconfigured, refusal
 from learner.score.gate import Clock, Gate
+from learner.score.pace import Pace
 from store.calls import Call
-from store.config_model import Judge
 
 log = logging.getLogger(__name__)
 
@@ -36,25 +37,32 @@ class Exchange:
 
 
 class Channel:
-    """Asks one model, at most `settings.concurrency` at a time, from any thread."""
+    """Asks one model, at most `access.concurrency` at a time, from any thread."""
 
-    def __init__(self, settings: Judge, *, clock: Clock, headers: dict[str, str] | None = None) -> None:
-        self._settings = settings
+    def __init__(self, access: Access, *, clock: Clock, headers: dict[str, str] | None = None) -> None:
+        self._access = access
         self._headers = headers or {}
-        self._gate = Gate(clock)
-        self._slots = threading.BoundedSemaphore(settings.concurrency)
+        self._gate = Gate(clock, access.section)
+        self._pace = Pace(access.section, access.requests_per_minute, access.tokens_per_minute, clock)
+        self._slots = threading.BoundedSemaphore(access.concurrency)
         self._refused_parameters: frozenset[str] = frozenset()
 
     def closed(self) -> str | None:
         """Why no call can be made now, in a sentence; None where one can."""
-        return misconfigured(self._settings) or self._gate.closed()
+        return misconfigured(self._access) or self._gate.closed() or self._pace.full()
 
     def ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> Exchange | None:
         """One question; None where the channel is closed and nothing was sent."""
-        if misconfigured(self._settings):
+        if misconfigured(self._access):
             return None
         with self._slots, self._gate.passage() as closed:
-            return None if closed else self._ask(messages, max_tokens, response_format)
+            place = None if closed else self._pace.enter(_estimate(messages))
+            if place is None:
+                return None
+            exchange = self._ask(messages, max_tokens, response_format)
+            used = [(call.prompt_tokens or 0) + (call.completion_tokens or 0) for call in exchange.calls]
+            self._pace.settle(place, sum(used) or place.tokens)
+            return exchange
 
     def _ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> Exchange:
         quiet_litellm()  # before anything else imports LiteLLM
@@ -78,13 +86,13 @@ class Channel:
             return self._exchange(response, time.monotonic() - began, calls)
 
     def _complete(self, messages: list[dict[str, str]], parameters: dict[str, Any]) -> Any:
-        settings = self._settings
+        access = self._access
         return quiet_litellm().completion(
-            model=settings.model,
+            model=access.model,
             messages=messages,
-            api_base=settings.api_base,
-            api_key=settings.api_key.get_secret_value(),
-            timeout=settings.timeout_sec,
+            api_base=access.api_base,
+            api_key=access.key(),
+            timeout=access.timeout,
             num_retries=0,
             max_retries=0,
             caching=False,
@@ -95,7 +103,7 @@ class Channel:
 
     def _parameters(self, max_tokens: int, response_format: Any) -> dict[str, Any]:
         wanted = {
-            "temperature": self._settings.temperature,
+            "temperature": self._access.temperature,
             "response_format": response_format if self._speaks_schema() else None,
             "max_tokens": max_tokens,
         }
@@ -103,7 +111,7 @@ class Channel:
         return kept if "max_tokens" in kept else {**kept, "max_completion_tokens": max_tokens}
 
     def _speaks_schema(self) -> bool:
-        return bool(quiet_litellm().supports_response_schema(model=self._settings.model))
+        return bool(quiet_litellm().supports_response_schema(model=self._access.model))
 
     def _drop(self, message: str, status: str, parameters: dict[str, Any]) -> bool:
         """Whether the error was about an optional parameter, which is left out from now on."""
@@ -112,14 +120,17 @@ class Channel:
         named = frozenset(name for name in _OPTIONAL if name in parameters and name in message)
         for name in sorted(named - self._refused_parameters):
             log.warning(
-                "judge.model %s does not take %s: it is left out from now on", self._settings.model, name
+                "%s.model %s does not take %s: it is left out from now on",
+                self._access.section,
+                self._access.model,
+                name,
             )
         self._refused_parameters |= named
         return bool(named)
 
     def _tell_gate(self, found: Any) -> None:
         if found.permanent:
-            self._gate.refused(refusal(self._settings, found.status))
+            self._gate.refused(refusal(self._access, found.status))
         elif found.status == "http_429":
             self._gate.rate_limited(found.retry_after)
         elif found.of_channel:
@@ -132,49 +143,25 @@ class Channel:
         text = choice.message.content if choice else None
         usage: Any = getattr(response, "usage", None)
         counted = usage is not None and bool(usage.prompt_tokens)  # 0 is LiteLLM's word for unknown
-        cost = getattr(response, "_hidden_params", {}).get("response_cost")
-        calls.append(
-            self._call(
-                "ok",
-                seconds,
-                prompt_tokens=usage.prompt_tokens if counted else None,
-                completion_tokens=usage.completion_tokens if counted else None,
-                cost_usd=cost,
-            )
-        )
+        tokens = (usage.prompt_tokens, usage.completion_tokens) if counted else (None, None)
+        listed = getattr(response, "_hidden_params", {}).get("response_cost")
+        cost = self._price(tokens[0], tokens[1], listed)
+        known = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "cost_usd": cost}
+        calls.append(self._call("ok", seconds, **known))
         cut_off = choice is not None and choice.finish_reason == "length"
         return Exchange("ok", text if isinstance(text, str) else None, cut_off, tuple(calls))
 
+    def _price(self, prompt: int | None, completion: int | None, listed: float | None) -> float | None:
+        """US dollars by the prices in the settings, else as LiteLLM has it; None where neither knows."""
+        of_prompt, of_output = self._access.usd_per_million
+        if not (of_prompt or of_output):
+            return listed
+        if prompt is None or completion is None:
+            return None
+        return (prompt * of_prompt + completion * of_output) / 1e6
+
     def _call(self, outcome: str, seconds: float, **known: Any) -> Call:
-        return Call("judge", self._settings.model, outcome, seconds, **known)
-
-
-def misconfigured(settings: Judge) -> str | None:
-    """The sentence that says which setting keeps the channel from working at all; None where none does."""
-    key = settings.api_key.get_secret_value()
-    for name, value in (("api_base", settings.api_base), ("api_key", key)):
-        if "${" in value:
-            return f"judge.{name} still holds a literal ${{…}}: the variable it names was not expanded"
-    if not key:
-        return (
-            "judge.api_key is empty: set the variable it is read from (TAOTOKEN_API_KEY by default), "
-            "or any word where the server asks for no key, or judge.kind = rules"
-        )
-    if not settings.api_base.startswith(("http://", "https://")):
-        return "judge.api_base must begin with http:// or https://"
-    return None
-
-
-def refusal(settings: Judge, status: str) -> str:
-    """What a permanent error means, and which setting mends it."""
-    meaning = {
-        "http_401": "the key was refused: judge.api_key (TAOTOKEN_API_KEY by default) is wrong or expired",
-        "http_402": "the account has no money or budget left: judge.api_key names the account",
-        "http_403": f"the key may not use judge.model {settings.model}",
-        "http_404": f"there is no judge.model {settings.model} at judge.api_base {settings.api_base} "
-        "(which is used as it is)",
-    }[status]
-    return f"the judge is paused (HTTP {status.removeprefix('http_')}): {meaning}"
+        return Call(self._access.section, self._access.model, outcome, seconds, **known)
 
 
 @functools.cache
@@ -198,6 +185,11 @@ def quiet_litellm() -> Any:
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.CRITICAL if name.startswith("LiteLLM") else logging.WARNING)
     return litellm
+
+
+def _estimate(messages: list[dict[str, str]]) -> int:
+    """Tokens of a question, roughly, until the answer tells: four characters each."""
+    return sum(len(message["content"]) for message in messages) // 4
 
 
 def _was_sent(error: Exception) -> bool:

@@ -8,11 +8,16 @@ import httpx
 import openai
 from litellm import exceptions
 
+CONTEXT_OVERFLOW = "context_overflow"
+
 #: Everything that LiteLLM raises for a call that did not work.
 CALL_ERRORS = (openai.OpenAIError, exceptions.BudgetExceededError)
 
 _SPENT = re.compile(
     r"insufficient[_ ]quota|budget (has been )?exceeded|exceeded (your|the) .{0,20}(quota|budget)", re.I
+)
+_TOO_LONG = re.compile(
+    r"context[ _-]?(length|window)|maximum context|too many (input )?tokens|(prompt|input) is too long", re.I
 )
 _NO_COMPLETION = re.compile(
     r"invalid response|no 'choices'|received response|expecting (value|property)", re.I
@@ -21,7 +26,7 @@ _NO_COMPLETION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    status: str  # timeout | unreachable | bad_reply | http_<status>
+    status: str  # timeout | unreachable | bad_reply | context_overflow | http_<status>
     retry_after: str | None
     message: str  # may quote the request: for decisions, never for a log
 
@@ -55,6 +60,10 @@ def _status(error: Exception, message: str) -> str:
     if below is None and _NO_COMPLETION.search(message):
         return "bad_reply"  # this, too
     code = getattr(error, "status_code", None)
+    if isinstance(error, exceptions.ContextWindowExceededError) or (
+        code == 400 and _TOO_LONG.search(message)
+    ):
+        return CONTEXT_OVERFLOW
     return f"http_{code}" if isinstance(code, int) and code >= 400 else "bad_reply"
 
 

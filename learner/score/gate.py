@@ -28,8 +28,10 @@ LONGEST_RATE_LIMIT = 3_600.0
 class Gate:
     """Shared by all threads that call one channel."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, section: str = "judge") -> None:
+        """`section` names the channel in sentences: judge or teacher."""
         self._clock = clock
+        self._section = section
         self._changed = threading.Condition()
         self._tested = False
         self._probing = False
@@ -82,7 +84,7 @@ class Gate:
         seconds = retry_after_seconds(retry_after, self._clock())
         self._close(
             RATE_LIMIT_SECONDS if seconds is None else seconds,
-            "the judge's channel is rate-limited (HTTP 429)",
+            f"the {self._section}'s channel is rate-limited (HTTP 429)",
         )
 
     def failed(self, status: str) -> None:
@@ -94,7 +96,7 @@ class Gate:
             first, longest = OUTAGE_SECONDS
             seconds = min(longest, first * 2**self._outages)
             self._outages += 1
-        self._close(seconds, f"the judge's channel does not work ({status})")
+        self._close(seconds, f"the {self._section}'s channel does not work ({status})")
 
     def _closed(self) -> str | None:
         if self._until is None or self._clock() >= self._until:
@@ -109,7 +111,7 @@ class Gate:
             self._faults = 0
             if because != self._because:
                 self._because = because
-                log.warning("%s; scoring waits, nothing is lost", because)
+                log.warning("%s; turns wait, nothing is lost", because)
             self._changed.notify_all()
 
 

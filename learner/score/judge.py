@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from learner.score.channel import misconfigured
+from learner.score.access import misconfigured, of_judge
 from learner.score.next_state import Case
 from learner.score.rules import RULES, verdict
 from store.calls import Call
 from store.config_model import Config
+from store.spending import Caps
 from store.votes import ABSTAINED, OK, Vote
 
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
@@ -25,14 +26,18 @@ class Ballot:
 
 class Judge(Protocol):
     name: str  # "rules@1", "llm:openai/gpt-5-mini"
-    rubric: str
     votes: int  # how often a turn is judged
     quorum: int  # how many votes must come back
     concurrency: int  # votes at once that make sense
     seconds: float  # longest time that one vote takes
+    caps: Caps  # on what it may cost
 
     def vote(self, case: Case, n: int) -> Ballot:
         """The n-th vote about a case; from any thread."""
+        ...
+
+    def rubric_of(self, case: Case) -> str:
+        """The rubric that a case is judged by."""
         ...
 
     def waiting(self) -> str | None:
@@ -44,9 +49,12 @@ class RulesJudge:
     """The offline judge: rules on the next state, no key, no calls."""
 
     name = RULES
-    rubric = RULES
     votes = quorum = concurrency = 1
     seconds = 1.0
+    caps = Caps()
+
+    def rubric_of(self, case: Case) -> str:
+        return RULES
 
     def vote(self, case: Case, n: int) -> Ballot:
         found = verdict(case)
@@ -60,7 +68,7 @@ class RulesJudge:
 def choose_judge(config: Config) -> tuple[Judge, str]:
     """The judge that the configuration asks for, and the sentence that says which one and why."""
     judge = config.judge
-    unusable = misconfigured(judge)
+    unusable = misconfigured(of_judge(judge))
     if judge.kind == "rules":
         return RulesJudge(), f"judge: {RULES} (judge.kind = rules), offline, no key needed"
     if judge.kind == "auto" and unusable:

@@ -1,23 +1,28 @@
 """The LLM judge: a rubric, a fenced case, one strict verdict a vote."""
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
+from learner.score.access import of_judge
 from learner.score.channel import Channel, Exchange
 from learner.score.gate import Clock
 from learner.score.judge import Ballot
 from learner.score.next_state import Case
 from learner.score.parse import UNPARSABLE, parse, without_thinking
-from learner.score.render import fence, render
-from learner.score.rubric import load
+from learner.score.render import CASE_CHARACTERS, fence, render
+from learner.score.rubric import Rubrics
 from store import config_model
-from store.calls import Call
+from store.spending import Caps
 from store.votes import OK, Vote
 
 EMPTY = "empty"
 TRUNCATED = "truncated"
-CALLS_OF_A_VOTE = 4  # the question, one with a doubled budget, and parameters that the model refuses
+CONTEXT_OVERFLOW = "context_overflow"  # as learner/score/faults.py has it, which is imported late
+SHRINK = 3  # a case that was too long for the judge is shown at this part of its length
+CALLS_OF_A_VOTE = 4  # the question, one more with other bounds, and parameters that the model refuses
 RAW_CHARACTERS = 8_000
+_ASKS = "Your verdict on the answer, as JSON:"
 
 VERDICT_FORMAT: dict[str, Any] = {
     "type": "json_schema",
@@ -46,38 +51,61 @@ class LLMJudge:
             ValueError: there is no such rubric.
         """
         self.name = f"llm:{settings.model}"
-        self.rubric = settings.rubric
         self.votes = settings.votes
         self.quorum = settings.quorum
         self.concurrency = settings.concurrency
         self.seconds = settings.timeout_sec * CALLS_OF_A_VOTE
-        self._instructions = load(settings.rubric)
+        self.caps = Caps(
+            settings.usd_per_day, settings.usd_total, settings.tokens_per_day, settings.tokens_total
+        )
+        self._rubrics = Rubrics(settings.rubric, settings.rubric_for, settings.rubrics_dir)
         self._max_tokens = settings.max_tokens
-        self._channel = Channel(settings, clock=clock, headers={"X-Turn-Type": "side"} if as_side else None)
+        self._characters = settings.case_characters
+        headers = {"X-Turn-Type": "side"} if as_side else None
+        self._channel = Channel(of_judge(settings), clock=clock, headers=headers)
 
     def waiting(self) -> str | None:
         return self._channel.closed()
 
+    def rubric_of(self, case: Case) -> str:
+        return self._rubrics.name_for(case)
+
     def vote(self, case: Case, n: int) -> Ballot:
-        messages = prompt(self._instructions, case, secrets.token_hex(8))
-        calls: tuple[Call, ...] = ()
-        vote: Vote | None = None
-        for max_tokens in (self._max_tokens, 2 * self._max_tokens):
+        instructions = self._rubrics.text(self.rubric_of(case))
+        ballot = Ballot(None)
+        max_tokens, characters = self._max_tokens, self._characters
+        for _ in range(2):
+            messages = prompt(instructions, case, secrets.token_hex(8), characters)
             exchange = self._channel.ask(messages, max_tokens, VERDICT_FORMAT)
             if exchange is None:
                 break
-            calls += exchange.calls
-            vote = read(exchange, n)
-            if vote.status not in (EMPTY, TRUNCATED):
+            ballot = _with(ballot, exchange, read(exchange, n))
+            status = ballot.vote.status if ballot.vote else None
+            if status in (EMPTY, TRUNCATED):
+                max_tokens *= 2
+            elif status == CONTEXT_OVERFLOW:
+                characters //= SHRINK
+            else:
                 break
-        return Ballot(vote, calls)
+        return ballot
 
 
-def prompt(instructions: str, case: Case, marker: str) -> list[dict[str, str]]:
+def _with(ballot: Ballot, exchange: Exchange, vote: Vote) -> Ballot:
+    """The ballot after one more exchange; its last call says why there is no verdict, where there is none."""
+    *earlier, last = exchange.calls or (None,)
+    if last is None:
+        return Ballot(vote, ballot.calls)
+    outcome = last.outcome if vote.came_back else vote.status
+    return Ballot(vote, (*ballot.calls, *earlier, replace(last, outcome=outcome)))
+
+
+def prompt(
+    instructions: str, case: Case, marker: str, characters: int = CASE_CHARACTERS
+) -> list[dict[str, str]]:
     """The judge's messages. They differ between calls only in the marker, which stands in them twice."""
     return [
         {"role": "system", "content": instructions},
-        {"role": "user", "content": fence(render(case), marker) + "\n\nYour verdict on the answer, as JSON:"},
+        {"role": "user", "content": f"{fence(render(case, characters), marker)}\n\n{_ASKS}"},
     ]
 
 

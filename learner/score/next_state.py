@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from typing import Any
 
+from learner.batch.baseline import task_class
 from store.scores import Judged
 
 Message = dict[str, Any]
@@ -20,6 +21,8 @@ class Case:
     reasoning: str | None
     tool_calls: tuple[Message, ...]
     next_state: tuple[Message, ...]
+    tenant: str = "default"
+    task: str = "chat"  # chat | tools | tool_result
 
     @property
     def asked(self) -> str:
@@ -35,6 +38,8 @@ def case_of(judged: Judged) -> Case:
         reasoning=judged.reasoning_text,
         tool_calls=tuple(call for call in judged.tool_calls if isinstance(call, dict)),
         next_state=next_state(judged.next_messages, judged.parent_messages),
+        tenant=judged.tenant,
+        task=task_class(judged.messages, judged.tools),
     )
 
 

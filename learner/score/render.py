@@ -9,10 +9,9 @@ import re
 
 from learner.score.next_state import Case, Message, text_of
 
-MESSAGE_CHARACTERS = 4_000
-REQUEST_CHARACTERS = 12_000
-ANSWER_CHARACTERS = 8_000
-NEXT_STATE_CHARACTERS = 8_000
+CASE_CHARACTERS = 28_000
+#: Parts of a case's characters, in sevenths: the sections, and a single message or call.
+REQUEST, ANSWER, NEXT_STATE, MESSAGE = 3, 2, 2, 1
 
 _REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile("[\0\ud800-\udfff]"), "\ufffd"),
@@ -33,14 +32,22 @@ _INJECTION = re.compile(
 )
 
 
-def render(case: Case) -> str:
-    """The request, the answer and the whole next state. The same case gives the same text."""
+def render(case: Case, characters: int = CASE_CHARACTERS) -> str:
+    """The request, the answer and the whole next state, in about so many characters at most.
+
+    The same case gives the same text.
+    """
+    seventh = characters // 7
+
+    def shown(messages: tuple[Message, ...]) -> str:
+        return "\n\n".join(_message(message, MESSAGE * seventh) for message in messages)
+
     sections = (
-        ("REQUEST", "\n\n".join(map(_message, case.request)), REQUEST_CHARACTERS),
-        ("ANSWER UNDER JUDGEMENT", _answer(case), ANSWER_CHARACTERS),
-        ("NEXT STATE", "\n\n".join(map(_message, case.next_state)), NEXT_STATE_CHARACTERS),
+        ("REQUEST", shown(case.request), REQUEST),
+        ("ANSWER UNDER JUDGEMENT", _answer(case, MESSAGE * seventh), ANSWER),
+        ("NEXT STATE", shown(case.next_state), NEXT_STATE),
     )
-    return "\n\n".join(f"## {title}\n{cut(text, bound)}" for title, text, bound in sections)
+    return "\n\n".join(f"## {title}\n{cut(text, part * seventh)}" for title, text, part in sections)
 
 
 def fence(text: str, marker: str) -> str:
@@ -69,21 +76,21 @@ def cut(text: str, bound: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
-def _message(message: Message) -> str:
+def _message(message: Message, bound: int) -> str:
     name = f" {message['name']}" if isinstance(message.get("name"), str) else ""
-    body = _body(text_of(message), message.get("tool_calls"))
+    body = _body(text_of(message), message.get("tool_calls"), bound)
     return f"[{neutralise(message['role'] + name)}]\n{body}"
 
 
-def _answer(case: Case) -> str:
+def _answer(case: Case, bound: int) -> str:
     thought = f"(thought first, {len(case.reasoning)} characters, not shown)\n" if case.reasoning else ""
-    return thought + _body(case.answer or "", list(case.tool_calls))
+    return thought + _body(case.answer or "", list(case.tool_calls), bound)
 
 
-def _body(text: str, tool_calls: object) -> str:
-    parts = [neutralise(cut(text, MESSAGE_CHARACTERS))] if text else []
+def _body(text: str, tool_calls: object, bound: int) -> str:
+    parts = [neutralise(cut(text, bound))] if text else []
     calls = tool_calls if isinstance(tool_calls, list) else []
-    parts += [neutralise(cut(_call(call), MESSAGE_CHARACTERS)) for call in calls]
+    parts += [neutralise(cut(_call(call), bound)) for call in calls]
     return "\n".join(parts) or "(empty)"
 
 

@@ -1,25 +1,31 @@
 """The scorer: claims turns whose next state is known, gets votes, writes scores.
 
-No transaction is open while a judge thinks. A vote is written as soon as it is there, so that a crash never
-pays for it twice; the score and the turn's move are written together, under the claim's token. A fault leaves
-the turn scorable. Only a judge that cannot tell, or MAX_ATTEMPTS tries without a quorum, drop it.
+The score and the turn's move are written together, under the claim's token. A fault leaves the turn
+scorable. Only a judge that cannot tell, or MAX_ATTEMPTS tries without a quorum, drop it, and neither where
+feedback says what the judge could not.
 """
 
 import logging
 import os
 import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from math import ceil
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
-from learner.score.judge import Ballot, Judge, choose_judge
-from learner.score.next_state import Case, case_of
+from learner.score.evidence import Evidence
+from learner.score.judge import Judge, choose_judge
+from learner.score.next_state import Case
 from learner.score.parallel import in_parallel
+from learner.score.polling import Polling
 from learner.score.render import suspects_injection
 from learner.score.tally import ScoreReport, Tally
-from learner.score.vote import decide
-from store import calls, scores, states, votes
+from learner.score.vote import blames_turn, decide
+from learner.teach.lessons import Lessons
+from store import scores, spending, states
 from store.config_model import Config
 from store.scores import Score
 from store.stages import Stage
@@ -33,40 +39,58 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5  # tries that end without a quorum although the judge answers
 RETRY_SECONDS = (15.0, 3_600.0)  # first and longest wait until the next try; it doubles
 LEASE_MARGIN_SECONDS = 30.0
+ROUND_SECONDS = 60.0  # after which a run ends, so that feedback and status have their turn
+AHEAD = 1.5  # turns begun for each that the judge has room for: the last vote of one leaves no room empty
 
 
 class Scorer:
     """Scores turns with one judge; several may run beside each other, in one process or many."""
 
-    def __init__(self, engine: Engine, config: Config, judge: Judge | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        judge: Judge | None = None,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         if judge is None:
             judge, sentence = choose_judge(config)
             log.warning(sentence) if "WARNING" in sentence or "PAUSED" in sentence else log.info(sentence)
         self._engine = engine
         self._judge = judge
-        self._as = (judge.name, judge.rubric)
+        self._polling = Polling(engine, judge)
+        self._lessons = Lessons(engine, config)
+        self._evidence = Evidence(engine, self._lessons, now)
+        self._stopping = stopping
+        self._now = now
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
-        self._workers = ceil(judge.concurrency / judge.votes)
+        self._workers = ceil(AHEAD * judge.concurrency / judge.votes)
         rounds = ceil(self._workers * judge.votes / judge.concurrency)
         self._lease_seconds = LEASE_MARGIN_SECONDS + judge.seconds * rounds
 
     def run_once(self, limit: int) -> ScoreReport:
-        """Scores at most `limit` turns; returns when there are no more, or the judge cannot be asked.
+        """Applies feedback, then judges at most `limit` turns; returns when there are no more, when the
+        judge cannot be asked, or after ROUND_SECONDS.
 
         Raises:
             sqlalchemy.exc.OperationalError: the database is not there; what was claimed is retaken later.
         """
-        waiting = self._judge.waiting()
-        if waiting:
-            return ScoreReport(waiting_because=waiting)
+        by_evidence = self._evidence.apply()
         tally = Tally(limit)
-        in_parallel([partial(self._work, tally)] * min(self._workers, limit))
-        return tally.report(self._judge.waiting())
+        waiting = self._judge.waiting()
+        if not waiting:
+            until = self._now() + ROUND_SECONDS
+            in_parallel([partial(self._work, tally, until)] * min(self._workers, limit))
+        return tally.report(waiting or self._judge.waiting(), by_evidence)
 
-    def _work(self, tally: Tally) -> None:
-        while self._judge.waiting() is None and tally.may_claim():
+    def _work(self, tally: Tally, until: float) -> None:
+        while not self._stopping() and self._now() < until and self._judge.waiting() is None:
+            if not tally.may_claim():
+                return
             with self._engine.begin() as connection:
-                claim = states.claim_scorable(connection, self._owner, self._lease_seconds)
+                claim = self._claim(connection, tally)
             if claim is None:
                 return
             tally.claimed()
@@ -75,51 +99,40 @@ class Scorer:
             except LeaseLostError:
                 log.warning("turn %s was taken by another scorer while it was judged here", claim.turn_id)
 
+    def _claim(self, connection: Connection, tally: Tally) -> Claim | None:
+        """The next turn; None where there is none, or no money left for it."""
+        reached = spending.over(connection, self._judge.caps, datetime.now(UTC))
+        if reached is not None:
+            tally.stopped(reached)
+            return None
+        return states.claim_scorable(connection, self._owner, self._lease_seconds)
+
     def _score(self, claim: Claim, tally: Tally) -> None:
-        case, kept = self._read(claim)
-        if case is None or not case.next_state:
+        case = self._polling.case(claim)
+        if case is None:
             with self._engine.begin() as connection:
                 states.finish(connection, claim, Stage.DROPPED, "no_next_state")
             tally.ended(Stage.DROPPED)
             return
-        missing = sorted(set(range(self._judge.votes)) - {vote.n for vote in kept})
-        ballots = in_parallel([partial(self._vote, claim, case, n) for n in missing])
-        cast = kept + [ballot.vote for ballot in ballots if ballot.vote is not None]
-        self._conclude(claim, case, cast, tally)
-
-    def _read(self, claim: Claim) -> tuple[Case | None, list[Vote]]:
-        if claim.next_turn_id is None:
-            return None, []
-        with self._engine.connect() as connection:
-            judged = scores.read_judged(connection, claim.turn_id, claim.next_turn_id)
-            kept = votes.came_back(connection, claim.turn_id, self._judge.name, self._judge.rubric)
-        wanted = [vote for vote in kept if vote.n < self._judge.votes]
-        return (None if judged is None else case_of(judged)), wanted
-
-    def _vote(self, claim: Claim, case: Case, n: int) -> Ballot:
-        ballot = self._judge.vote(case, n)
-        with self._engine.begin() as connection:  # paid is paid, whoever holds the turn by now
-            ids = [calls.record(connection, call, claim.turn_id) for call in ballot.calls]
-        if ballot.vote is not None:
-            with self._engine.begin() as connection:
-                states.hold(connection, claim)
-                votes.record(connection, claim.turn_id, *self._as, ballot.vote, ids[-1] if ids else None)
-        return ballot
+        self._conclude(claim, case, self._polling.votes(claim, case), tally)
 
     def _conclude(self, claim: Claim, case: Case, cast: list[Vote], tally: Tally) -> None:
         score = decide(cast, self._judge.quorum)
         # A channel that is closed by now failed all turns alike: that uses up nobody's attempts.
-        counted = self._judge.waiting() is None
-        end = outcome(score, claim.attempts + int(counted))
+        counted = self._judge.waiting() is None or any(map(blames_turn, cast))
+        lesson = self._lessons.of_votes(claim.turn_id, cast, self._judge.quorum)
         with self._engine.begin() as connection:
+            told = score.value is None and scores.has_feedback(connection, claim.turn_id)
+            end = Stage.SCORED if told else outcome(score, claim.attempts + int(counted))
             if end is None:
                 seconds = retry_seconds(claim.attempts) if counted else 0.0
                 states.put_back(connection, claim, score.reason, seconds, counted=counted)
             else:
                 states.finish(connection, claim, end, score.reason if end is Stage.DROPPED else None)
             if cast:
-                suspected = suspects_injection(case)
-                scores.record(connection, claim.turn_id, *self._as, score, injection_suspected=suspected)
+                by, suspected = (self._judge.name, self._judge.rubric_of(case)), suspects_injection(case)
+                scores.record(connection, claim.turn_id, *by, score, injection_suspected=suspected)
+            lesson.write(connection)
         if end is None:
             faults = sorted({vote.status for vote in cast if not vote.came_back})
             tally.put_back(", ".join(faults) or "the judge could not be asked")

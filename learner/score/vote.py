@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from store.calls import of_channel
 from store.scores import Score
 from store.votes import ABSTAINED, OK, Vote
 
@@ -23,10 +24,19 @@ def decide(votes: Sequence[Vote], quorum: int) -> Score:
     ranking = Counter(values).most_common()
     tied = len(ranking) > 1 and ranking[0][1] == ranking[1][1]
     value, reason = (0, "tie") if tied else (ranking[0][0], "majority")
-    return Score(float(value), reason, _hint(votes))
+    return Score(float(value), reason, max(hints(votes, quorum), key=len, default=None))
 
 
-def _hint(votes: Sequence[Vote]) -> str | None:
-    hints = [vote.hint.strip() for vote in votes if vote.status == OK and vote.hint]
-    usable = [hint for hint in hints if len(hint) >= SHORTEST_HINT]
-    return max(usable, key=len, default=None)
+def hints(votes: Sequence[Vote], quorum: int) -> tuple[str, ...]:
+    """What the votes say the answer should have been told: each text once, in the order of the votes.
+
+    None where fewer than `quorum` votes have something to say: one judge's idea is not yet hindsight.
+    """
+    said = [vote.hint.strip() for vote in votes if vote.status == OK and vote.hint]
+    usable = [hint for hint in said if len(hint) >= SHORTEST_HINT]
+    return tuple(dict.fromkeys(usable)) if len(usable) >= quorum else ()
+
+
+def blames_turn(vote: Vote) -> bool:
+    """Whether the vote is missing for a reason that lies in what was asked or said, not in the channel."""
+    return not vote.came_back and not of_channel(vote.status)

@@ -16,13 +16,17 @@ LOST_BEFORE: dict[str, str] = {
         ("status", "no_ids", "no_logprobs", "logprob_count_mismatch", "logprob_not_finite"), "next state"
     ),
     **dict.fromkeys(
-        ("version_unknown", "empty_answer", "retry", "store_false", "no_next_state", "session_full"),
+        (
+            *("version_unknown", "empty_answer", "retry", "store_false"),
+            *("no_next_state", "session_full", "forgotten"),
+        ),
         "next state",
     ),
     **dict.fromkeys(("sampling_greedy", "sampling_truncated", "sampling_constrained"), "next state"),
     **dict.fromkeys(("no_quorum", "abstained"), "scored"),
     **dict.fromkeys(("stale", "not_an_ancestor", "too_long", "out_of_vocabulary", "no_spread"), "counted"),
-    "not_finite": "trained",
+    **dict.fromkeys(("no_hint", "zero_score", "cut_short"), "counted"),
+    **dict.fromkeys(("not_finite", "grad_spike", "drift"), "trained"),
 }
 
 _LAST_STEP: dict[Stage, str] = {

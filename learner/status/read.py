@@ -5,15 +5,19 @@ from threading import Event
 
 from sqlalchemy import Engine
 
+from learner.status import judging
+from learner.status.facts import Facts, Settings
+from learner.status.judging import caps_of
 from learner.status.report import Report
-from learner.status.sentence import Facts, Settings
 from learner.stop import Clock, SystemClock
 from learner.trouble import NO_POSTGRES, first_line, schema_missing
 from store import database
 from store.config_model import Config
 from store.funnel import snapshot, totals
+from store.spending import Caps
 
 WATCH_SECONDS = 2.0
+NO_CAPS = Caps()
 
 
 def show(config: Config, *, as_json: bool, watch: bool) -> int:
@@ -44,17 +48,18 @@ def read(config: Config) -> Report:
     except NO_POSTGRES as error:
         return Report(config.policy.name, Facts(settings, trouble=first_line(error)))
     try:
-        return read_from(engine, config.policy.name, settings)
+        return read_from(engine, config.policy.name, settings, caps_of(config.judge))
     finally:
         engine.dispose()
 
 
-def read_from(engine: Engine, policy: str, settings: Settings) -> Report:
+def read_from(engine: Engine, policy: str, settings: Settings, caps: Caps = NO_CAPS) -> Report:
     """One consistent look through a connection of this engine."""
     try:
         database.check(engine)
         with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-            return Report(policy, Facts(settings, snapshot(connection, policy)), totals(connection))
+            facts = Facts(settings, snapshot(connection, policy))
+            return Report(policy, facts, totals(connection), judging.look(connection, caps))
     except NO_POSTGRES as error:
         return Report(
             policy, Facts(settings, trouble=first_line(error), schema_missing=schema_missing(error))
@@ -69,5 +74,6 @@ def settings_of(config: Config) -> Settings:
         timeout=config.batch.rollout_timeout_sec,
         idle_seconds=config.session.idle_seconds,
         dry_run=config.trainer.dry_run,
+        guard=config.guard.model_dump(mode="json"),
         gateway=f"http://{config.gateway.host}:{config.gateway.port}/v1/chat/completions",
     )

@@ -15,5 +15,10 @@ REMEDIES: dict[str, str] = {
     "no_quorum": "see the votes table for what the judge answered",
     "abstained": "a judge of kind llm decides where the rules cannot",
     "stale": "raise batch.max_staleness or publish less often",
+    "no_hint": "an LLM judge writes hints (judge.kind = llm); or train rewards as well: loss.mode = combine",
+    "zero_score": "batch.zeros = train, or at_least_one",
+    "cut_short": "batch.cut_short = train, or a larger max_tokens in requests",
+    "grad_spike": "see batches.detail; a lower trainer.learning_rate, or a higher guard.max_spike",
+    "drift": "see batches.detail; `python -m learner rollback`, or that limit of [guard]",
     "too_long": "raise trainer.max_tokens",
 }

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from learner.say import age
+from learner.status import judging
+from learner.status.facts import Facts
 from learner.status.funnel import Step, funnel
-from learner.status.sentence import Facts, explain
+from learner.status.judging import Judging
+from learner.status.sentence import explain
 from store.funnel import Beat, Count, Snapshot, Version
 from store.stages import REASONS
 
@@ -22,6 +25,7 @@ class Report:
     policy: str
     facts: Facts
     totals: tuple[Count, ...] = ()
+    judging: Judging | None = None
 
     def text(self) -> str:
         """Plain text, at most WIDTH columns, the sentence last."""
@@ -32,6 +36,7 @@ class Report:
                 _policy(self.policy, snapshot),
                 _engines(snapshot),
                 _processes(snapshot),
+                *([said] if self.judging and (said := judging.text(self.judging)) else []),
                 *blocks,
             ]
         return "\n\n".join(blocks)
@@ -50,6 +55,7 @@ class Report:
                 "open_batch": asdict(snapshot.open_batch) if snapshot.open_batch else None,
                 "last_turn_age": snapshot.last_turn_age,
                 "set_aside": snapshot.set_aside,
+                "scoring": asdict(self.judging) if self.judging else None,
             }
         return json.dumps(body, ensure_ascii=False, indent=2)
 

@@ -5,48 +5,14 @@ named first keeps what stands below it from happening.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from learner.batch.freeze import judge
 from learner.say import age
+from learner.status.facts import Answer, Facts, Settings
 from learner.status.remedies import REMEDIES
 from store.funnel import Beat, EngineView, Snapshot
 from store.stages import REASONS, Stage
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the sentence needs of config.toml."""
-
-    batch_size: int
-    min_size: int
-    timeout: float
-    idle_seconds: float
-    dry_run: bool
-    gateway: str
-
-
-@dataclass(frozen=True)
-class Facts:
-    """`snapshot` None: Postgres did not answer (`trouble` says why), or its tables are missing."""
-
-    settings: Settings
-    snapshot: Snapshot | None = None
-    trouble: str | None = None
-    schema_missing: bool = False
-
-
-@dataclass(frozen=True)
-class Answer:
-    """`kind` is the rule's name; the three parts make the sentence."""
-
-    kind: str
-    does: str
-    because: str
-    change: str
-
-    def sentence(self) -> str:
-        return f"The learner {self.does} because {self.because}; {self.change}."
-
 
 Rule = Callable[[Snapshot, Settings], Answer | None]
 
@@ -118,6 +84,16 @@ def _dry_run(s: Snapshot, settings: Settings) -> Answer | None:
         return None
     because = f"trainer.dry_run is on and batch {s.open_batch.id} ({_turns(s.open_batch.samples)}) is closed"
     return Answer("dry_run", "trains nothing", because, "set trainer.dry_run to false and restart it")
+
+
+def _frozen(s: Snapshot, settings: Settings) -> Answer | None:
+    if s.live_version is None:
+        return None
+    because = judge(s.ended, s.live_version, settings.guard)
+    if because is None:
+        return None
+    change = "go back with `python -m learner rollback`, or raise that limit of [guard] and restart it"
+    return Answer("frozen", "trains nothing", because, change)
 
 
 def _training(s: Snapshot, _: Settings) -> Answer | None:
@@ -209,6 +185,8 @@ def _samples(s: Snapshot, settings: Settings) -> Answer | None:
     if not scored + scorable:
         return None
     has = f"{scored} of {settings.batch_size} samples are there"
+    if scored >= settings.batch_size:
+        has = f"of {scored} samples too few may come into one batch (batch.max_share_*)"
     more = [f"{_turns(scorable)} to be scored{_put_off(s)}"] * bool(scorable)
     more += [f"{_turns(awaiting)} awaiting a next state"] * bool(awaiting)
     because = ", ".join([has, *more, *_mostly_dropped(s)])
@@ -280,6 +258,7 @@ RULES: tuple[Rule, ...] = (
     _learner_off,
     _in_trouble,
     _dry_run,
+    _frozen,
     _training,
     _engine_behind,
     _engines_dead,

@@ -3,17 +3,23 @@
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Engine
 
 from learner.train.checkpoint import Record
+from learner.train.guard import FIRST
 from learner.train.sample import Sample, from_turn
-from store import batches, leases, policies, steps, versions
+from store import batches, leases, policies, publishing, steps, versions
 from store.batches import Closed
 from store.policies import Policy
 
 #: Seconds until a trainer with other checkpoints may take over from one that is gone.
 LEASE_SECONDS = 3600.0
+
+
+#: Earlier steps that a new one is held against.
+RECENT = 20
 
 
 class TrainerBusyError(RuntimeError):
@@ -30,6 +36,8 @@ class Work:
     head: int  # the version to go on from
     head_number: int | None  # the step that made it; None: the base model
     number: int  # of the step to come
+    first: list[dict[str, Any]]  # the metrics of the policy's first steps, and of the newest, oldest first
+    recent: list[dict[str, Any]]
     outdated: bool  # the batch was made for a version that `head` does not follow from: it was rolled back
 
 
@@ -72,6 +80,8 @@ class Ledger:
                 head=head,
                 head_number=steps.number_of(connection, policy.id, head),
                 number=steps.next_number(connection, policy.id),
+                first=steps.metrics(connection, policy.id, FIRST, newest=False),
+                recent=steps.metrics(connection, policy.id, RECENT, newest=True),
                 outdated=batch.live_version not in versions.ancestors(connection, policy.id, head),
             )
 
@@ -112,12 +122,12 @@ class Ledger:
                 connection, record.batch_id, "trained", [uuid.UUID(turn) for turn in record.turns]
             )
 
-    def skip(self, token: int, work: Work, reason: str) -> None:
+    def skip(self, token: int, work: Work, reason: str, detail: str | None) -> None:
         """Ends a batch without a step; its turns are dropped with the reason."""
         with self.engine.begin() as connection:
             leases.check(connection, self.lease, token)
             turns = [sample.turn_id for sample in work.samples]
-            batches.conclude(connection, work.batch.id, "skipped", turns, reason)
+            batches.conclude(connection, work.batch.id, "skipped", turns, reason, detail)
 
     def awaits(self, record: Record) -> bool:
         """Whether this checkpoint's batch is still closed, and is the very one that it was made of."""
@@ -129,9 +139,7 @@ class Ledger:
         return turns == record.turns
 
     def kept(self, policy_id: int) -> list[tuple[int, int | None]]:
-        """(version, step number) of what must stay on disk: the live version and the one to go on from."""
+        """(version, step number) of what must stay on disk besides the newest."""
         with self.engine.connect() as connection:
-            policy = policies.get(connection, self.policy)
-            live = policy.live_version if policy else 0
-            wanted = {live, steps.head(connection, policy_id, live)}
+            wanted = publishing.in_use(connection, policy_id)
             return [(version, steps.number_of(connection, policy_id, version)) for version in sorted(wanted)]

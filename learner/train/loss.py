@@ -58,6 +58,16 @@ def k3(new: Tensor, reference: Tensor) -> Tensor:
     return torch.exp(difference) - difference - 1
 
 
+def with_teacher(advantage: Tensor, old: Tensor, teacher: Tensor, *, w_rl: float, w_opd: float) -> Tensor:
+    """w_rl·A + w_opd·(teacher − old): rewards and distillation, without gradient.
+
+    `teacher` is the token's log-probability under the prompt with the hint in it, NaN where no teacher
+    scored it: there the second term is absent. A stand-in such as `rollout` would leak the engine's numerics.
+    """
+    gap = torch.where(teacher.isnan(), torch.zeros_like(old), teacher - old)
+    return (w_rl * advantage + w_opd * gap).detach()
+
+
 def token_weights(lengths: Sequence[int], aggregation: Aggregation, fixed_length: int) -> list[float]:
     """What one token of each sequence counts in the batch's loss: loss = Σᵢ wᵢ Σₜ lossᵢₜ.
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from store.config_model import Loss, Trainer
 
 #: A token of negative advantage costs at most this many times its advantage.
 DUAL_CLIP = 3.0
+#: On a CPU a matrix product of so many rows is as fast as a larger one, and takes less memory.
+CPU_TOKENS = 512
 #: Ratios trainer/engine outside this region count as mismatched.
 MATCHED = (0.9, 1.1)
 
@@ -30,10 +32,13 @@ class Totals:
     recorded: float = 0.0  # tokens with a log-probability from the engine
     mismatch: float = 0.0  # k3 of engine‖trainer over the recorded ones
     mismatched: float = 0.0  # recorded ones whose ratio is outside MATCHED
+    taught: float = 0.0  # tokens that a teacher scored
+    gap: float = 0.0  # old − teacher over those
+    differences: list[float] = field(default_factory=list)  # old − rollout of what the live version answered
 
     def add(self, other: "Totals") -> None:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     @property
     def finite(self) -> bool:
@@ -45,20 +50,24 @@ def accumulate(weights: Weights, samples: Sequence[Sample], settings: Loss, trai
     shares = loss.token_weights([s.scored for s in samples], settings.aggregation, trainer.max_tokens)
     totals = Totals()
     weights.clear()
-    for rows in pack([len(s.ids) for s in samples], trainer.micro_batch_tokens):
+    budget = trainer.micro_batch_tokens
+    if model.head(weights.model).device.type == "cpu":
+        budget = min(budget, CPU_TOKENS)
+    for rows in pack([len(s.ids) for s in samples], budget):
         totals.add(_one(weights, [samples[row] for row in rows], [shares[row] for row in rows], settings))
     return totals
 
 
 def _one(weights: Weights, samples: Sequence[Sample], shares: Sequence[float], settings: Loss) -> Totals:
     reference = _reference(weights, samples) if settings.kl > 0 else None
+    teacher = _teacher(weights, samples)
     scored = model.answers(weights.model, samples)
     new = scored.logprobs
     device = new.device
     # One optimizer step a batch: the weights before the step are the ones this pass ran with.
     old = new.detach()
     rollout = torch.cat([torch.from_numpy(s.rollout) for s in samples]).to(device)
-    advantage = _per_token([s.advantage for s in samples], samples, device)
+    advantage = _advantage(samples, old, teacher, settings)
     share = _per_token(shares, samples, device)
     clip = {"low": settings.clip_low, "high": settings.clip_high}
     per_token = loss.ppo_clip(new, old, advantage, **clip, dual=DUAL_CLIP)
@@ -66,10 +75,38 @@ def _one(weights: Weights, samples: Sequence[Sample], shares: Sequence[float], s
     kl = loss.k3(new, reference) if reference is not None else torch.zeros_like(new)
     value = ((per_token + settings.kl * kl) * share).sum()
     value.backward()  # type: ignore[no-untyped-call]
-    weights.collect()
     totals = _totals(float(value.detach()), old, rollout, kl.detach(), scored.entropy)
     totals.clipped = float(loss.clipped(new.detach(), old, advantage, **clip).sum())
+    totals.taught = float((~teacher.isnan()).sum())
+    totals.gap = float((old - teacher).nansum())
+    fresh = _per_token([float(s.staleness == 0) for s in samples], samples, device).bool() & ~rollout.isnan()
+    totals.differences = (old - rollout)[fresh].tolist()
     return totals
+
+
+def _advantage(samples: Sequence[Sample], old: Tensor, teacher: Tensor, settings: Loss) -> Tensor:
+    rewarded = _per_token([s.advantage for s in samples], samples, old.device)
+    if settings.mode == "rl":
+        return rewarded
+    w_rl = 0.0 if settings.mode == "opd" else settings.w_rl
+    return loss.with_teacher(rewarded, old, teacher, w_rl=w_rl, w_opd=settings.w_opd)
+
+
+@torch.no_grad()
+def _teacher(weights: Weights, samples: Sequence[Sample]) -> Tensor:
+    """The answers' log-probabilities under the hinted prompts, (ΣT,), at the turns' temperatures, with the
+    weights before the step; NaN where there is no hint."""
+    hinted = [sample.as_hinted() for sample in samples if sample.hinted_prompt is not None]
+    lengths = [sample.scored for sample in hinted]
+    scored = torch.split(model.answers(weights.model, hinted).logprobs, lengths) if hinted else ()
+    pieces = iter(scored)
+    device = model.head(weights.model).device
+    return torch.cat(
+        [
+            torch.full((s.scored,), torch.nan, device=device) if s.hinted_prompt is None else next(pieces)
+            for s in samples
+        ]
+    )
 
 
 @torch.no_grad()

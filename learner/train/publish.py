@@ -1,28 +1,96 @@
-"""Publishing is moving a pointer: the gateway's reconciler makes every engine match it."""
+"""Publishing by itself: what becomes live, what is tried first, and what is taken back.
 
-from sqlalchemy import Engine
+It only moves pointers: the gateway's reconciler makes every engine match them.
+"""
 
-from store import policies, steps, versions
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine
+
+from learner.train.watch import worse
+from store import policies, price, publishing, steps, versions, watch
 from store.config_model import Config
+from store.publishing import Trial
+
+FOLLOWS = "the gateway's reconciler loads it into the engines"
 
 
-def make_live(engine: Engine, config: Config, version: int) -> None:
-    """Makes a version the live one of the configured policy, forward or back.
+def advance(engine: Engine, config: Config, now: datetime, *, asked: bool, look: bool = True) -> str | None:
+    """One move, by itself or `asked`; a line about it, None where there is none to make.
 
-    Raises store.versions.UnknownVersionError or RefusedVersionError.
+    What is pinned stays. A live version that is worse than the one before is rolled back also where
+    publish.automatic is off. `look`: compare versions now; it reads some thousand turns, so not every second.
     """
     with engine.begin() as connection:
         policy = policies.get(connection, config.policy.name)
         if policy is None:
-            raise versions.UnknownVersionError(f"there is no policy {config.policy.name!r} yet")
-        versions.set_live(connection, policy.id, version)
-
-
-def newest_unpublished(engine: Engine, config: Config) -> int | None:
-    """The newest version that follows from the live one and was never live; None where there is none."""
-    with engine.connect() as connection:
-        policy = policies.get(connection, config.policy.name)
-        if policy is None:
             return None
-        head = steps.head(connection, policy.id, policy.live_version)
-    return None if head == policy.live_version else head
+        state = publishing.pointers(connection, policy.id)
+        if state.pinned:
+            return None
+        line = _taken_back(connection, policy.id, state.live, config) if look else None
+        if line is not None or not (asked or config.publish.automatic):
+            return line
+        if state.trial is None:
+            return _next(connection, policy.id, state.live, config, asked=asked)
+        return _after_trial(connection, policy.id, state.live, state.trial, config, now) if look else None
+
+
+def _taken_back(connection: Connection, policy_id: int, live: int, config: Config) -> str | None:
+    before = publishing.before(connection, policy_id, live)
+    if before is None or config.watch.turns == 0:
+        return None
+    problem = _worse(connection, policy_id, live, before, config)
+    if problem is None:
+        return None
+    to = publishing.rollback(connection, policy_id, before, problem)
+    return f"rolled back version={live} to version={to} because {problem}"
+
+
+def _after_trial(
+    connection: Connection, policy_id: int, live: int, trial: Trial, config: Config, now: datetime
+) -> str | None:
+    problem = _worse(connection, policy_id, trial.version, live, config)
+    if problem is not None:
+        versions.refuse(connection, policy_id, trial.version, f"on trial {problem}")
+        return f"refused version={trial.version} because on trial {problem}"
+    scored = watch.observed(connection, policy_id, trial.version).score.count
+    over = trial.since is not None and (now - trial.since).total_seconds() >= config.publish.trial_seconds
+    if not over and (config.watch.turns == 0 or scored < config.watch.turns):
+        return None
+    publishing.publish(connection, policy_id, trial.version)
+    return f"published version={trial.version} after its trial ({scored} scored turns): {FOLLOWS}"
+
+
+def _next(connection: Connection, policy_id: int, live: int, config: Config, *, asked: bool) -> str | None:
+    version = publishing.newest_unpublished(connection, policy_id)
+    if version is None or (not asked and _too_soon(connection, policy_id, live, config)):
+        return None
+    problem = _gated(connection, policy_id, version, config.publish.max_kl)
+    if problem is not None:
+        versions.refuse(connection, policy_id, version, problem)
+        return f"refused version={version} because {problem}"
+    share = config.publish.trial_share
+    if share > 0 and versions.get(connection, policy_id, version).form == "adapter":
+        publishing.try_out(connection, policy_id, version, share)
+        return f"trying version={version} on {share:.0%} of the sessions: {FOLLOWS}"
+    publishing.publish(connection, policy_id, version)
+    return f"published version={version}: {FOLLOWS}"
+
+
+def _too_soon(connection: Connection, policy_id: int, live: int, config: Config) -> bool:
+    limit = config.publish.max_cold_share
+    return limit > 0 and price.why_wait(price.price(connection, policy_id, live), limit) is not None
+
+
+def _worse(connection: Connection, policy_id: int, version: int, than: int, config: Config) -> str | None:
+    now, before = (watch.observed(connection, policy_id, number) for number in (version, than))
+    return worse(now, before, config.watch)
+
+
+def _gated(connection: Connection, policy_id: int, version: int, max_kl: float) -> str | None:
+    """Why a version must not become live, from what its step measured."""
+    kl = steps.metric(connection, policy_id, version, "kl/mean")
+    if max_kl == 0 or kl is None or kl <= max_kl:
+        return None
+    return f"its KL to the base model is {kl:.3g} nats a token, publish.max_kl allows {max_kl:g}"

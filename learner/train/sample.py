@@ -1,6 +1,6 @@
 """A sample: token ids, log-probabilities and one advantage, of one length. Cut once, asserted once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +13,8 @@ class Sample:
     """A turn as the trainer sees it. With P prompt ids and T answer ids:
 
     `ids` int64 (P + T,); `prompt_length` P ≥ 1; `rollout` float32 (T,), log-probabilities of the answer's
-    tokens as recorded at `temperature`, NaN where the engine gave none; `advantage` of every answer token.
+    tokens as recorded at `temperature`, NaN where the engine gave none; `advantage` of every answer token;
+    `hinted_prompt` int64 (≥ 1,).
     Raises ValueError where the lengths do not fit: nothing is ever cut to the shorter one.
     """
 
@@ -26,6 +27,7 @@ class Sample:
     reward: float
     staleness: int
     cut_short: bool  # the answer ended at its token limit
+    hinted_prompt: npt.NDArray[np.int64] | None = None  # the prompt with the hint in it; None: no teacher
 
     def __post_init__(self) -> None:
         if self.prompt_length < 1:
@@ -42,6 +44,18 @@ class Sample:
     def scored(self) -> int:
         """Answer tokens, which are all scored (T)."""
         return len(self.rollout)
+
+    @property
+    def answer(self) -> npt.NDArray[np.int64]:
+        """The answer's ids, (T,)."""
+        return self.ids[self.prompt_length :]
+
+    def as_hinted(self) -> "Sample":
+        """The same answer under the prompt with the hint. Raises ValueError where there is none."""
+        if self.hinted_prompt is None:
+            raise ValueError(f"turn {self.turn_id} has no hint")
+        ids = np.concatenate([self.hinted_prompt, self.answer])
+        return replace(self, ids=ids, prompt_length=len(self.hinted_prompt), hinted_prompt=None)
 
 
 def from_turn(row: Any) -> Sample:
@@ -61,6 +75,7 @@ def from_turn(row: Any) -> Sample:
         reward=row.reward,
         staleness=row.staleness,
         cut_short=row.finish_reason == "length",
+        hinted_prompt=None if row.hint_prompt_ids is None else np.asarray(row.hint_prompt_ids, np.int64),
     )
 
 

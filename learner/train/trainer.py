@@ -20,10 +20,11 @@ from torch.nn.utils import clip_grad_norm_
 
 from learner.train import checkpoint, export, folder, metrics, model, objective, probe, prune, weights
 from learner.train.checkpoint import Record
+from learner.train.guard import Refusal, refuse
 from learner.train.ledger import Ledger, Work
 from learner.train.objective import Totals
 from learner.train.weights import LoraWeights, Weights
-from store.config_model import Config, Loss
+from store.config_model import Config, Guard, Loss
 from store.config_model import Trainer as Settings
 from store.paths import StatePaths
 
@@ -45,11 +46,9 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """An optimizer step in memory: the batch's sums, the gradient's norm before it was clipped, seconds."""
+    """An optimizer step in memory, and what was measured on its way."""
 
-    totals: Totals
-    grad_norm: float
-    seconds: float
+    metrics: dict[str, float | None]
 
 
 @dataclass(slots=True)
@@ -100,8 +99,8 @@ class Trainer:
             return self._skip(token, work, "not_an_ancestor", began)
         loaded = self._at(work)
         update = self._update(loaded, work)
-        if update is None:
-            return self._skip(token, work, "not_finite", began)
+        if isinstance(update, Refusal):
+            return self._skip(token, work, update.reason, began, update.detail)
         record = self._make_durable(loaded, work, update, began)
         self.ledger.write(token, record)
         loaded.version = record.version
@@ -110,8 +109,10 @@ class Trainer:
             batch_id, "trained", None, record.number, record.version, record.metrics, record.seconds
         )
 
-    def _skip(self, token: int, work: Work, reason: str, began: float) -> StepReport:
-        self.ledger.skip(token, work, reason)
+    def _skip(
+        self, token: int, work: Work, reason: str, began: float, detail: str | None = None
+    ) -> StepReport:
+        self.ledger.skip(token, work, reason, detail)
         return StepReport(work.batch.id, "skipped", reason, None, None, None, time.monotonic() - began)
 
     def _at(self, work: Work) -> _Loaded:
@@ -135,24 +136,27 @@ class Trainer:
         trained = weights.of(loaded, settings, self.config.loss.kl)
         count = sum(master.numel() for master in trained.masters.values())
         log.info("training %d tensors, %d numbers, of %s", len(trained.masters), count, base.name)
-        return _Loaded(base, trained, torch.optim.AdamW(trained.masters.values()), None)
+        return _Loaded(base, trained, torch.optim.AdamW(trained.masters.values(), fused=True), None)
 
-    def _update(self, loaded: _Loaded, work: Work) -> _Update | None:
-        """One optimizer step in memory. None where loss or gradient is not finite: nothing was applied."""
+    def _update(self, loaded: _Loaded, work: Work) -> _Update | Refusal:
+        """One optimizer step in memory. Refused, nothing was applied."""
         began = time.monotonic()
         settings = Settings.model_validate(work.batch.settings["trainer"])
-        totals = objective.accumulate(loaded.weights, work.samples, _loss(work), settings)
+        loss = Loss.model_validate(work.batch.settings["loss"])
+        totals = objective.accumulate(loaded.weights, work.samples, loss, settings)
         norm = float(clip_grad_norm_(loaded.weights.masters.values(), settings.grad_clip))
-        if not (totals.finite and math.isfinite(norm)):
+        refusal, measured = _examine(work, totals, norm, kl=loss.kl > 0)
+        if refusal is not None:
             loaded.weights.clear()
-            return None
+            return refusal
         loaded.version = None
         for group in loaded.optimizer.param_groups:
             group.update(lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay)
         loaded.optimizer.step()
         loaded.weights.spread()
         loaded.weights.clear()
-        return _Update(totals, norm, time.monotonic() - began)
+        tokens = measured["tokens"] or 0.0
+        return _Update({**measured, "perf/tokens_per_second": tokens / (time.monotonic() - began)})
 
     def _make_durable(self, loaded: _Loaded, work: Work, update: _Update, began: float) -> Record:
         """Writes the version, then the checkpoint; with the latter the step counts."""
@@ -169,13 +173,7 @@ class Trainer:
             version_path=str(path),
             form=self.config.publish.form,
             probe=self._probe(loaded),
-            metrics=metrics.of_step(
-                work.samples,
-                update.totals,
-                kl=_loss(work).kl > 0,
-                grad_norm=update.grad_norm,
-                seconds=update.seconds,
-            ),
+            metrics=update.metrics,
             seconds=seconds,
         )
         final = self.checkpoints / str(work.number)
@@ -202,6 +200,17 @@ class Trainer:
         prune.prune(self.versions, newest, [version for version, _ in kept])
 
 
-def _loss(work: Work) -> Loss:
-    """As the batch was closed under: a replay after a change of settings is still the same step."""
-    return Loss.model_validate(work.batch.settings["loss"])
+def _examine(
+    work: Work, totals: Totals, norm: float, *, kl: bool
+) -> tuple[Refusal | None, dict[str, float | None]]:
+    """The step's metrics, and why it must not be applied. The batch's own settings count, as in a replay."""
+    if not (totals.finite and math.isfinite(norm)):
+        return Refusal("not_finite", f"loss {totals.loss}, gradient norm {norm}"), {}
+    if work.head != work.batch.live_version:
+        totals.differences.clear()  # steps since: what answered are not the weights that train on
+    measured = metrics.of_step(work.samples, totals, kl=kl, grad_norm=norm)
+    warning = metrics.unusual_ratio(measured)
+    if warning:
+        log.warning(warning)
+    guard = Guard.model_validate(work.batch.settings["guard"])
+    return refuse(measured, work.first, work.recent, guard), measured

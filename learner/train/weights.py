@@ -7,6 +7,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,10 @@ from store.config_model import Trainer
 
 
 class Weights(ABC):
-    """A model and its masters, by name."""
+    """A model and its masters, by name. A backward pass adds its gradients to the masters' `grad`."""
 
     model: HfModel
     masters: dict[str, nn.Parameter]
-
-    @abstractmethod
-    def collect(self) -> None:
-        """After a backward pass: its gradients are in the masters' `grad`, added to what was there."""
 
     @abstractmethod
     def spread(self) -> None:
@@ -74,9 +71,6 @@ class LoraWeights(Weights):
             self.masters[f"{name}.lora_A"] = adapter.a
             self.masters[f"{name}.lora_B"] = adapter.b
 
-    def collect(self) -> None:
-        """Nothing to do: the backward pass ends in the masters."""
-
     def spread(self) -> None:
         """Nothing to do: the forward pass begins at the masters."""
 
@@ -115,14 +109,8 @@ class FullWeights(Weights):
             name: nn.Parameter(parameter.detach().float().clone())
             for name, parameter in model.named_parameters()
         }
-
-    def collect(self) -> None:
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is None:
-                continue
-            master, gradient = self.masters[name], parameter.grad.float()
-            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-            parameter.grad = None
+        for name, parameter in model.named_parameters():
+            parameter.register_post_accumulate_grad_hook(partial(_hand_over, self.masters[name]))
 
     def spread(self) -> None:
         with torch.no_grad():
@@ -141,6 +129,14 @@ class FullWeights(Weights):
     @contextmanager
     def as_merged(self) -> Iterator[HfModel]:
         yield self.model
+
+
+def _hand_over(master: nn.Parameter, parameter: Tensor) -> None:
+    """Moves a gradient to its master the moment it is made: the model's own gradients never all exist."""
+    gradient = parameter.grad
+    if gradient is not None:
+        master.grad = gradient.float() if master.grad is None else master.grad.add_(gradient)
+        parameter.grad = None
 
 
 def of(model: HfModel, settings: Trainer, kl: float) -> Weights:

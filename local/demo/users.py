@@ -4,7 +4,7 @@ import itertools
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from openai import OpenAI, OpenAIError
@@ -16,6 +16,9 @@ ANSWER_TOKENS = 32
 REACTION_TOKENS = 8
 #: A user whose gateway is killed under them tries again, as the openai client does; this often.
 RETRIES = 10
+
+#: What a user says to a reply about a topic; the number chooses among wordings.
+React = Callable[[str, str, int], str]
 
 
 @dataclass
@@ -60,14 +63,16 @@ def stream(openai: OpenAI, model: str, messages: list[Message], max_tokens: int,
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
-def converse(openai: OpenAI, model: str, asked: wish.Question, pick: int, tally: Tally) -> None:
+def converse(
+    openai: OpenAI, model: str, asked: wish.Question, pick: int, tally: Tally, react: React = wish.reaction
+) -> None:
     """One conversation: a question, its answer, and what the user says to it."""
     messages: list[Message] = [{"role": "user", "content": asked.text}]
     reply = stream(openai, model, messages, ANSWER_TOKENS, 1.0)
     tally.answered(wish.is_met(reply, asked.topic))
     messages += [
         {"role": "assistant", "content": reply},
-        {"role": "user", "content": wish.reaction(reply, asked.topic, pick)},
+        {"role": "user", "content": react(reply, asked.topic, pick)},
     ]
     stream(openai, model, messages, REACTION_TOKENS, 1.0)
     tally.reacted()
@@ -76,7 +81,10 @@ def converse(openai: OpenAI, model: str, asked: wish.Question, pick: int, tally:
 class Crowd:
     """`size` users at once, each in a thread, asking about the trained topics until told to stop."""
 
-    def __init__(self, base_url: str, model: str, size: int, seed: int, tally: Tally) -> None:
+    def __init__(
+        self, base_url: str, model: str, size: int, seed: int, tally: Tally, react: React = wish.reaction
+    ) -> None:
+        self.react = react
         self.stopped = threading.Event()
         shuffled = random.Random(seed)
         pairs = [wish.question(t, q) for t in wish.TRAINED for q in wish.QUESTIONS]
@@ -102,17 +110,21 @@ class Crowd:
             with self._lock:
                 pick, asked = next(self._questions)
             try:
-                converse(openai, model, asked, pick, tally)
+                converse(openai, model, asked, pick, tally, self.react)
             except OpenAIError as error:
                 tally.failure(error)
 
 
 def ask_held_out(
-    base_url: str, model: str, tally: Tally, say: Callable[[str], None]
+    base_url: str,
+    model: str,
+    tally: Tally,
+    say: Callable[[str], None],
+    forms: Sequence[str] = wish.HELD_OUT_QUESTIONS,
 ) -> list[tuple[str, str]]:
     """(question, greedy answer) for every held-out topic and question form, eight at a time."""
     openai = client(base_url)
-    pending = [wish.question(t, q) for t in wish.HELD_OUT for q in wish.HELD_OUT_QUESTIONS]
+    pending = [wish.question(t, q) for t in wish.HELD_OUT for q in forms]
     answers: dict[str, str] = {}
     queue = iter(pending)
     lock = threading.Lock()

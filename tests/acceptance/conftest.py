@@ -9,8 +9,10 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,14 +48,25 @@ def installed() -> StatePaths:
 @pytest.fixture(scope="session")
 def real_engine(installed: StatePaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
     """The tiny model, ready, at version 0, in a state folder of its own."""
-    state = tmp_path_factory.mktemp("engine-state")
+    with _serving(installed, tmp_path_factory.mktemp("engine-state")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def lora_engine(installed: StatePaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
+    """The same with LoRA, for as long as one file of tests needs it."""
+    trainer = {"lora_rank": 8, "lora_targets": ["q_proj", "v_proj", "o_proj"]}
+    state = tmp_path_factory.mktemp("lora-state")
+    with _serving(installed, state, publish={"form": "adapter"}, trainer=trainer) as engine:
+        yield engine
+
+
+@contextmanager
+def _serving(installed: StatePaths, state: Path, **settings: Any) -> Iterator[RealEngine]:
     (state / "engine").symlink_to(installed.engine_env.resolve())
     model = installed.models.resolve() / TINY_MODEL
-    settings = {
-        "state_dir": state,
-        "engine": {"urls": [f"http://127.0.0.1:{_free_port()}"], "model_path": str(model)},
-    }
-    config = Config.model_validate(settings)
+    engine = {"urls": [f"http://127.0.0.1:{_free_port()}"], "model_path": str(model)}
+    config = Config.model_validate({"state_dir": state, "engine": engine, **settings})
     process = start(config, say)
     try:
         yield RealEngine(config, model)

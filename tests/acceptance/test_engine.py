@@ -138,6 +138,8 @@ def test_weights_change_under_a_stream_that_survives_and_the_engine_says_the_new
         row = connection.execute(select(publications).where(publications.c.version == number)).one()
     assert (row.status, row.reported_version) == ("loaded", str(number))
     assert row.probe["mean_abs_diff"] < 0.1
+    assert row.probe["tensors"]["other"] == 0
+    assert row.probe["tensors"]["same"] > 10
     with db.begin() as connection:
         versions.set_live(connection, policy, 0)
     assert only(reconciler.tick()) == ("ready", 0, 0)

@@ -67,7 +67,7 @@ def is_ready() -> bool:
 
 
 def talk(client: OpenAI, number: int) -> list[str]:
-    """Two turns: a question, and what the user says to its answer. Returns both answers as the client got them."""
+    """Two turns: a question, and what the user says to its answer; returns both answers."""
     messages = [{"role": "user", "content": f"Say something about number {number}."}]
     answers = []
     for reaction in ("Thank you, that is right." if number % 2 else "No, that is wrong.", None):
@@ -75,7 +75,10 @@ def talk(client: OpenAI, number: int) -> list[str]:
             model="policy", messages=messages, max_tokens=12, temperature=1.0, stream=True
         )
         answers.append("".join(c.choices[0].delta.content or "" for c in chunks if c.choices))
-        messages += [{"role": "assistant", "content": answers[-1]}, {"role": "user", "content": reaction or ""}]
+        messages += [
+            {"role": "assistant", "content": answers[-1]},
+            {"role": "user", "content": reaction or ""},
+        ]
     return answers
 
 
@@ -130,7 +133,9 @@ def test_what_users_say_becomes_a_version_that_the_real_engine_serves(
     tokenizer = AutoTokenizer.from_pretrained(real_engine.model)
     with db.connect() as connection:
         rows = connection.execute(text("select * from turn order by started_at, id")).all()
-        doubled = connection.execute(text("select count(*) - count(distinct turn_id) from samples")).scalar_one()
+        doubled = connection.execute(
+            text("select count(*) - count(distinct turn_id) from samples")
+        ).scalar_one()
     assert [row.response_text for row in rows] == heard
     for row in rows:
         assert row.status == "ok"

@@ -163,3 +163,17 @@ def test_two_closers_at_once_make_one_batch(db, settings, policy):
     assert rows(db, "select count(*) from batches") == [(1,)]
     assert rows(db, "select count(*) from samples") == [(4,)]
     assert any(isinstance(outcome, Closed) for outcome in outcomes)
+
+
+def test_where_more_turns_wait_than_fit_the_newest_version_is_trained_first(db, tmp_path):
+    """Oldest first would train every turn as stale as it may be, while more come than are trained."""
+    settings = config(tmp_path, batch={"late_share": 0.25, "max_staleness": 2})
+    policy = make_policy(db, settings)
+    grow(db, policy, 1, 2, 3, 4, live=4)
+    for version in (0, 2, 3, 4):
+        numbers = range(10 * version, 10 * version + 3)
+        fill(db, policy, numbers, policy_version_min=version, policy_version_max=version)
+    assert isinstance(close_batch(db, settings, soon()), Closed)
+    assert rows(db, "select staleness from samples order by position") == [(4,), (0,), (0,), (0,)]
+    assert reasons(db) == {"stale": 2}
+    assert rows(db, "select count(*) from turn_states where stage = 'scored'") == [(6,)]

@@ -5,9 +5,10 @@ import uuid
 import pytest
 from sqlalchemy import insert, text
 
+from learner.status.facts import Facts
 from learner.status.funnel import funnel
 from learner.status.read import read_from
-from learner.status.sentence import Facts, explain
+from learner.status.sentence import explain
 from store import database, processes
 from store.funnel import RECENT, UNDRAINED, Count, OpenBatch, snapshot, totals
 from store.policies import get_or_create
@@ -38,7 +39,7 @@ def add_batch(connection, policy_id, turn_ids, status="closed"):
     }
     batch_id = connection.scalar(insert(batches).values(**row, status=status).returning(batches.c.id))
     for position, turn in enumerate(turn_ids):
-        numbers = {"reward": 1.0, "baseline": 0.0, "advantage": 1.0, "staleness": 0}
+        numbers = {"reward": 1.0, "baseline": 0.0, "advantage": 1.0, "staleness": 0, "task": "chat"}
         connection.execute(
             insert(samples).values(turn_id=turn, batch_id=batch_id, position=position, **numbers)
         )

@@ -11,6 +11,7 @@ from learner.score.scorer import MAX_ATTEMPTS, Scorer
 from store import states
 from store.calls import Call
 from store.config_model import Config
+from store.spending import Caps
 from store.stages import Stage
 from store.states import LeaseLostError
 from store.tables import calls, scores, turn_states, turns, votes
@@ -23,7 +24,7 @@ CONFIG = Config.model_validate({"judge": {"kind": "rules"}})
 class Scripted:
     """A judge whose n-th question overall is answered by `script(n)`: a value, a status, or None (closed)."""
 
-    name, rubric, votes, quorum, concurrency, seconds = "scripted", "r@1", 3, 2, 6, 1.0
+    name, votes, quorum, concurrency, seconds, caps = "scripted", 3, 2, 6, 1.0, Caps()
 
     def __init__(self, script):
         self.script = script
@@ -41,6 +42,9 @@ class Scripted:
         ok = isinstance(answer, int)
         vote = Vote(n, "ok" if ok else answer, answer if ok else None)
         return Ballot(vote, (Call("judge", "m", vote.status, 0.1, cost_usd=0.05),))
+
+    def rubric_of(self, case):
+        return "r@1"
 
     def waiting(self):
         return self.because
@@ -185,7 +189,7 @@ def test_a_closed_channel_uses_up_nothing_and_stops_the_run(db):
     report = Scorer(db, CONFIG, judge).run_once(10)
     assert (report.scored, report.dropped) == (0, 0)
     assert report.waiting_because == "the channel is closed"
-    assert len(judge.asked) <= 2 * judge.votes
+    assert len(judge.asked) <= 3 * judge.votes
     assert (state_of(db, first).stage, state_of(db, first).attempts) == ("scorable", 0)
     assert rows(db, scores) == rows(db, votes) == []
     judge.because, judge.script = None, lambda n: 1

@@ -13,10 +13,9 @@ from transformers import AutoModelForCausalLM
 from learner.batch.collect import Closed, close_batch
 from learner.train import checkpoint, export, folder, model, objective
 from learner.train.ledger import Ledger, TrainerBusyError
-from learner.train.publish import make_live, newest_unpublished
 from learner.train.trainer import Trainer
 from store import leases, versions
-from tests.fakes.training import NOW, config, fill, make_policy, rows
+from tests.fakes.training import NOW, config, fill, make_live, make_policy, newest_unpublished, rows
 
 METHODS = [{"method": "lora"}, {"method": "full", "learning_rate": 1e-3}]
 

@@ -10,6 +10,7 @@ def answer(ids, logprobs):
 
 
 def test_ids_and_logprobs_lie_side_by_side():
+    """K1."""
     capture = align(answer((393, 30002), (-1.0, -2.0)))
     assert capture.response_ids.tolist() == [393, 30002]
     assert (capture.response_ids.dtype, capture.logprobs.dtype) == (np.int32, np.float32)
@@ -18,6 +19,7 @@ def test_ids_and_logprobs_lie_side_by_side():
 
 @pytest.mark.parametrize("given", [(-0.5,), (-0.5,) * 4])
 def test_another_number_of_logprobs_keeps_the_ids_and_no_logprob(given):
+    """K8, K10."""
     capture = align(answer((1, 2, 3), given))
     assert (capture.response_ids.tolist(), capture.logprobs) == ([1, 2, 3], None)
     assert (capture.kind, capture.reason) == ("none", "logprob_count_mismatch")
@@ -25,6 +27,7 @@ def test_another_number_of_logprobs_keeps_the_ids_and_no_logprob(given):
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("-inf"), float("inf"), -9999.0])
 def test_a_position_without_a_number_is_missing_and_never_0(bad):
+    """K7, K18."""
     capture = align(answer((1, 2), (-100.0, bad)))
     assert capture.logprobs[0] == -100.0
     assert np.isnan(capture.logprobs[1])

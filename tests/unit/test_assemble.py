@@ -40,6 +40,11 @@ def row(*args, **kwargs):
     return draft(*args, **kwargs).rows[0]
 
 
+def shown(made):
+    """The messages as people see them."""
+    return [json.loads(piece.readable or piece.body) for piece in made.body.messages]
+
+
 def test_a_captured_turn_is_trainable_and_complete():
     made = row()
     assert made.untrainable_reason is None
@@ -79,11 +84,13 @@ def test_a_captured_turn_is_trainable_and_complete():
     ],
 )
 def test_each_reason_against_training_is_found_and_has_words(changes, reason):
+    """K5, K8, K15."""
     assert row(**changes).untrainable_reason == reason
     assert reason in REASONS
 
 
 def test_an_unknown_version_is_null_and_not_0():
+    """K16."""
     made = row(version_min=None, version_max=None)
     assert (made.policy_version_min, made.policy_version_max) == (None, None)
 
@@ -104,6 +111,7 @@ def test_a_model_whose_name_ends_in_a_version_is_no_adapter():
 
 
 def test_a_label_that_is_no_number_leaves_what_the_relay_knew():
+    """K16."""
     body = reply_body("X").replace(b'"meta_info": {', b'"meta_info": {"weight_version": "default", ')
     assert row(reply=body).policy_version_min == 3
 
@@ -119,6 +127,7 @@ def test_a_label_that_is_no_number_leaves_what_the_relay_knew():
     ],
 )
 def test_a_status_is_ok_only_where_an_answer_ended(stream, status, error):
+    """S8, S11."""
     made = row(reply=stream, request={"stream": True})
     assert made.status == status
     assert (made.error is None) if error is None else (error in made.error)
@@ -159,8 +168,8 @@ def test_nul_and_lone_surrogates_are_marked_and_the_request_stays_exact():
     made = row(
         body=exact, reply=reply_body("x\x00y", tool_calls=[{"function": {"name": "f", "arguments": "\x00"}}])
     )
-    assert made.request_body == exact
-    assert made.messages == [{"role": "user", "content": "a␀b�", "k␀": "C:\\u0000dir"}]
+    assert made.body.whole() == exact
+    assert shown(made) == [{"role": "user", "content": "a␀b�", "k␀": "C:\\u0000dir"}]
     assert made.response_text == "x␀y"
     assert made.tool_calls[0]["function"]["arguments"] == "␀"
     assert made.text_altered
@@ -170,13 +179,14 @@ def test_nul_and_lone_surrogates_are_marked_and_the_request_stays_exact():
 @pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b'"x"', b"\xff\xfe", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_recorded_all_the_same(body):
     made = row(body=body, reply=b'{"error": {"message": "bad"}}', outcome="rejected", http_status=400)
-    assert (made.messages, made.sampling, made.status, made.error) == (None, None, "rejected", "bad")
-    assert made.request_body == body
+    assert (made.body.messages, made.sampling, made.status, made.error) == (None, None, "rejected", "bad")
+    assert made.body.whole() == body
 
 
 def test_large_integers_and_key_order_of_the_messages_are_kept():
     made = row(body=b'{"messages": [{"role": "user", "z": 12345678901234567890123, "a": 1.0}]}')
-    assert list(made.messages[0].items()) == [("role", "user"), ("z", 12345678901234567890123), ("a", 1.0)]
+    kept = [("role", "user"), ("z", 12345678901234567890123), ("a", 1.0)]
+    assert list(shown(made)[0].items()) == kept
 
 
 def test_an_error_page_is_quoted():

@@ -3,12 +3,17 @@ from dataclasses import replace
 
 import pytest
 
-from learner.batch.compose import RULES, Candidate, Limits, assemble, staleness, why_dropped
+from learner.batch.compose import assemble
+from learner.batch.rules import RULES, Candidate, Limits, staleness, why_dropped
 from store.config_model import Advantage
 from store.stages import REASONS
 
 LIMITS = Limits(depth={7: 0, 6: 1, 4: 2, 2: 3, 0: 4}, max_staleness=3, max_tokens=100, vocabulary=512)
-GOOD = Candidate(uuid.UUID(int=1), "t", "s", b"p", "chat", 7, 7, 20, 5, 0, 511, 1.0)
+GOOD = Candidate(uuid.UUID(int=1), "t", "u", "s", b"p", "chat", 7, 7, 20, 5, 0, 511, 1.0, False, False)
+
+
+def made(candidates, settings=None, *, hints=False):
+    return assemble(candidates, LIMITS, settings or Advantage(), None, hints=hints)
 
 
 def turns(*rewards, prompts=None):
@@ -31,7 +36,6 @@ def test_a_good_turn_breaks_no_rule():
         ({"tokens": 5}, "no_ids"),
         ({"version_min": 5, "version_max": 5}, "not_an_ancestor"),
         ({"version_max": 8}, "not_an_ancestor"),
-        ({"version_min": 0}, "stale"),
         ({"tokens": 101}, "too_long"),
         ({"highest_id": 512}, "out_of_vocabulary"),
         ({"lowest_id": -1}, "out_of_vocabulary"),
@@ -41,8 +45,39 @@ def test_each_rule_has_its_reason(change, reason):
     assert why_dropped(replace(GOOD, **change), LIMITS) == reason
 
 
+@pytest.mark.parametrize(
+    ("change", "limits", "reason"),
+    [
+        ({"cut_short": True}, {"train_cut_short": False}, "cut_short"),
+        ({"cut_short": True}, {}, None),
+        ({"reward": 0.0}, {"train_zeros": False}, "zero_score"),
+        ({"reward": 0.0}, {}, None),
+        ({}, {"needs_hint": True}, "no_hint"),
+        ({"hint_id": 1, "hint_tokens": 30}, {"needs_hint": True}, None),
+        ({"hint_id": 1, "hint_tokens": 96}, {"needs_hint": True}, "no_hint"),
+    ],
+)
+def test_rules_by_choice_apply_only_where_chosen(change, limits, reason):
+    """G16: what is cut short is trained or not, by one rule; a hint that leaves no room is none."""
+    assert why_dropped(replace(GOOD, **change), replace(LIMITS, **limits)) == reason
+
+
 def test_every_reason_has_its_words():
-    assert {reason for reason, _ in RULES} | {"no_spread", "not_finite"} <= REASONS.keys()
+    reasons = {reason for reason, _ in RULES} | {"no_spread", "stale", "not_finite", "grad_spike", "drift"}
+    assert reasons <= REASONS.keys()
+
+
+def test_a_hint_is_part_of_a_sample_only_where_a_teacher_takes_part():
+    hinted = [replace(t, hint_id=7, hint_tokens=30) for t in turns(1.0, -1.0)]
+    assert [m.hint_id for m in made(hinted).members] == [None, None]
+    assert [m.hint_id for m in made(hinted, hints=True).members] == [7, 7]
+
+
+def test_a_hinted_turn_stays_though_its_group_has_no_spread():
+    one, two = turns(1.0, 1.0, prompts=[b"a", b"a"])
+    batch = made([replace(one, hint_id=3, hint_tokens=9), two], Advantage(kind="group"), hints=True)
+    assert [(m.turn_id.int, m.advantage, m.hint_id) for m in batch.members] == [(0, 0.0, 3)]
+    assert list(batch.dropped.values()) == ["no_spread"]
 
 
 def test_staleness_counts_from_the_oldest_version_along_the_tree():
@@ -54,7 +89,7 @@ def test_staleness_counts_from_the_oldest_version_along_the_tree():
 
 
 def test_the_default_centres_and_keeps_everybody():
-    batch = assemble(turns(1.0, 0.0, -1.0, 0.0), LIMITS, Advantage(), None)
+    batch = made(turns(1.0, 0.0, -1.0, 0.0), Advantage())
     assert not batch.dropped
     assert batch.members[0].advantage > 0 > batch.members[2].advantage
     assert all(
@@ -63,13 +98,14 @@ def test_the_default_centres_and_keeps_everybody():
 
 
 def test_raw_rewards_pass_through():
-    batch = assemble(turns(1.0, 0.0), LIMITS, Advantage(kind="raw"), None)
+    batch = made(turns(1.0, 0.0), Advantage(kind="raw"))
     assert [(m.baseline, m.advantage) for m in batch.members] == [(0.0, 1.0), (0.0, 0.0)]
 
 
 def test_a_group_without_spread_is_dropped_and_the_rest_trained():
+    """G17: it is in no step at all, so it gives no gradient of the KL term either."""
     rewards, prompts = (1.0, -1.0, 0.6, 0.6, 1.0), [b"a", b"a", b"b", b"b", None]
-    batch = assemble(turns(*rewards, prompts=prompts), LIMITS, Advantage(kind="group"), None)
+    batch = made(turns(*rewards, prompts=prompts), Advantage(kind="group"))
     assert [m.turn_id.int for m in batch.members] == [0, 1]
     assert {turn.int: reason for turn, reason in batch.dropped.items()} == dict.fromkeys(
         (2, 3, 4), "no_spread"
@@ -81,11 +117,11 @@ def test_a_group_without_spread_is_dropped_and_the_rest_trained():
     [("group_mean", [1.0, -1.0]), ("leave_one_out", [2.0, -2.0]), ("group", [0.70706, -0.70706])],
 )
 def test_each_kind_of_group_advantage_is_its_own(kind, advantages):
-    batch = assemble(turns(1.0, -1.0, prompts=[b"a", b"a"]), LIMITS, Advantage(kind=kind), None)
+    batch = made(turns(1.0, -1.0, prompts=[b"a", b"a"]), Advantage(kind=kind))
     assert [m.advantage for m in batch.members] == pytest.approx(advantages, abs=1e-4)
 
 
 def test_siblings_of_two_tenants_are_two_groups():
     one, two = turns(1.0, -1.0, prompts=[b"a", b"a"])
-    batch = assemble([one, replace(two, tenant="u")], LIMITS, Advantage(kind="group"), None)
+    batch = made([one, replace(two, tenant="u")], Advantage(kind="group"))
     assert batch.members == []

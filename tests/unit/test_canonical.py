@@ -11,12 +11,14 @@ def same(*messages):
 
 
 def test_an_assistant_without_text_is_the_same_in_all_spellings():
+    """P7."""
     absent = {"role": "assistant", "tool_calls": [CALL]}
     assert same(absent, *(absent | {"content": content} for content in (None, "", [], "  \n")))
 
 
 @pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
 def test_text_parts_are_the_joined_text(role):
+    """P8."""
     parts = [{"type": "text", "text": "Name the capital"}, {"type": "text", "text": " of Peru"}]
     assert same({"role": role, "content": "Name the capital of Peru"}, {"role": role, "content": parts})
 

@@ -162,6 +162,14 @@ def test_state_dir_may_start_at_the_home_folder(monkeypatch):
             {"trainer": {"method": "full"}, "publish": {"form": "adapter"}},
             'publish: form = "adapter" needs trainer.method',
         ),
+        (
+            {"trainer": {"lora_targets": ["q_proj"]}, "publish": {"form": "adapter"}},
+            "publish: engines fuse q_proj with v_proj: name both in trainer.lora_targets",
+        ),
+        (
+            {"publish": {"trial_share": 0.1}},
+            'publish: trial_share needs form = "adapter"',
+        ),
     ],
 )
 def test_a_problem_names_the_key_the_value_and_what_is_right(table, said):

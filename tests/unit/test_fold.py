@@ -34,6 +34,7 @@ def only(reply):
 
 
 def test_a_captured_stream_folds_into_text_ids_and_appended_logprobs():
+    """S21."""
     reply = fold(STREAM)
     answer = only(reply)
     assert answer.text == "那天🚀é"
@@ -52,6 +53,7 @@ def test_a_stream_folds_the_same_wherever_it_is_cut(cuts):
 
 
 def test_every_single_cut_gives_the_same():
+    """S1, S2."""
     whole = fold(STREAM)
     for at in range(1, len(STREAM)):
         assert fold_events(Parser(), [STREAM[:at], STREAM[at:]]) == whole
@@ -76,11 +78,13 @@ def test_a_stream_that_ends_anywhere_folds_to_a_beginning_of_the_text(length):
     ],
 )
 def test_chunks_without_a_choice_are_no_trouble(odd):
+    """S7."""
     reply = fold(sse(odd, chunk({"content": "a"}), odd, chunk({}, "stop"), "[DONE]"))
     assert (only(reply).text, reply.error) == ("a", None)
 
 
 def test_reasoning_comes_under_two_names_and_apart_from_the_text():
+    """S19."""
     reply = fold(
         sse(
             chunk({"reasoning_content": "think1"}),
@@ -120,6 +124,7 @@ def test_choices_of_n_3_keep_their_own_ids_whatever_ends_first():
     ],
 )
 def test_an_error_frame_is_an_error_even_before_the_end_marker(frame):
+    """S11."""
     reply = fold(sse(chunk({"content": "a"})) + frame + sse("[DONE]"))
     assert (reply.error, reply.done, only(reply).finish_reason) == ("abort", True, None)
 
@@ -131,6 +136,7 @@ def test_a_broken_event_in_the_middle_is_an_error_and_at_the_end_a_cut():
 
 
 def test_extra_fields_of_a_json_reply_are_found_on_the_raw_object():
+    """P5."""
     body = {
         "prompt_token_ids": [1, 2, 3],
         "sglext": {"weight_version": "7"},
@@ -162,6 +168,7 @@ def test_token_ids_of_stream_chunks_are_appended():
 
 
 def test_nan_infinity_and_null_logprobs_parse_and_stay_missing_or_not_finite():
+    """K7."""
     body = b'{"choices": [{"message": {"content": "x"}, "meta_info": {"output_token_logprobs":'
     body += b" [[null, 11, null], [NaN, 12, null], [-Infinity, 13, null], [-100.0, 14, null]]}}]}"
     first, second, third, fourth = only(fold(body)).logprobs
@@ -181,6 +188,7 @@ def test_nan_infinity_and_null_logprobs_parse_and_stay_missing_or_not_finite():
     ],
 )
 def test_versions_are_spans_of_integers_or_unknown(meta, expected):
+    """K16."""
     body = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop", "meta_info": meta}]}
     assert only(fold(json.dumps(body).encode())).version == expected
 
@@ -207,6 +215,7 @@ def test_a_reply_that_is_no_json_is_an_error_and_an_empty_one_is_nothing():
 
 
 def test_completions_give_text():
+    """P22."""
     body = {"choices": [{"index": 0, "text": "x", "finish_reason": "length", "token_ids": [5]}]}
     answer = only(fold(json.dumps(body).encode()))
     assert (answer.text, answer.finish_reason, answer.response_ids) == ("x", "length", (5,))

@@ -67,7 +67,7 @@ def test_a_refusal_is_said_once_and_tried_again_after_a_while(clock, caplog):
         gate.refused("the key was refused")
     assert gate.closed().startswith("the key was refused; next try at 12:05:00")
     assert [record.getMessage() for record in caplog.records] == [
-        "the key was refused; scoring waits, nothing is lost"
+        "the key was refused; turns wait, nothing is lost"
     ]
     clock.forward(REFUSED_SECONDS)
     assert gate.closed() is None

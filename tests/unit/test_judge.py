@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from learner.score.channel import misconfigured
+from learner.score.access import misconfigured, of_judge
 from learner.score.judge import RulesJudge, choose_judge, is_own_endpoint
 from learner.score.judge_llm import LLMJudge
 from store.config_model import Config
@@ -45,11 +45,11 @@ def test_a_model_that_was_asked_for_without_a_key_is_paused_and_says_so():
     ],
 )
 def test_settings_that_cannot_work_are_named_without_a_call(name, value, words):
-    assert words in misconfigured(config(**{name: value}).judge)
+    assert words in misconfigured(of_judge(config(**{name: value}).judge))
 
 
 def test_working_settings_have_nothing_to_complain_about():
-    assert misconfigured(config().judge) is None
+    assert misconfigured(of_judge(config().judge)) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from learner.board import Board
 from learner.loop import Loop
-from learner.status.sentence import Facts
+from learner.status.facts import Facts
 from learner.stop import Stop
 from store.database import SchemaError, UnreachableError
 from tests.fakes.facts import QUIET, SETTINGS

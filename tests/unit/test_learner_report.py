@@ -2,9 +2,9 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
+from learner.status.facts import Facts
 from learner.status.funnel import LOST_BEFORE, STEPS, funnel
 from learner.status.report import WIDTH, Report
-from learner.status.sentence import Facts
 from store.funnel import GONE_AFTER, Beat, Count, Version
 from store.stages import REASONS, Stage
 from tests.fakes.facts import ENGINE, QUIET, SETTINGS

@@ -2,8 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from learner.status.facts import Facts
 from learner.status.remedies import REMEDIES
-from learner.status.sentence import Facts, explain, from_inside, sentence
+from learner.status.sentence import explain, from_inside, sentence
+from store.batches import Ended
 from store.funnel import GONE_AFTER, STOPPED, Beat, Count, OpenBatch
 from store.stages import REASONS, Stage
 from tests.fakes.facts import DRAINER, ENGINE, LEARNER, QUIET, RECONCILER, SETTINGS, URL
@@ -82,6 +84,10 @@ CASES = {
         facts(**live(scorable=2), **beats(replace(LEARNER, detail={"trains": True}))),
         "2 turns could be scored and no process scores",
     ),
+    "frozen": (
+        facts(**live(scored=20), ended=(Ended(3, {"guard": {}}, "drift", "kl/mean is 3"),)),
+        "learning is frozen: kl/mean is 3; go back with `python -m learner rollback`",
+    ),
     "samples": (
         facts(**live(scored=3, scorable=1, awaiting_next=2)),
         "3 of 16 samples are there, 1 turn to be scored, 2 turns awaiting a next state",
@@ -142,6 +148,12 @@ def test_a_batch_that_fills_slowly_says_what_most_turns_are_dropped_for():
     recent = (Count(Stage.SCORED, None, 1), Count(Stage.DROPPED, "side", 9))
     given = facts(live=(Count(Stage.SCORED, None, 1, 3.0),), recent=recent)
     assert "9 of the newest 10 turns dropped as side" in sentence(given)
+
+
+def test_turns_that_no_batch_has_room_for_name_the_setting():
+    assert "of 20 samples too few may come into one batch (batch.max_share_*)" in sentence(
+        facts(**live(scored=20))
+    )
 
 
 def test_turns_that_are_scored_again_say_why():

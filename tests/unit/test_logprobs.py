@@ -117,3 +117,18 @@ def test_a_bfloat16_model_computes_as_transformers_loads_it(tmp_path):
     with torch.no_grad():
         assert torch.equal(ours(input_ids=ids).logits, theirs(input_ids=ids).logits)
     assert ours.dtype == torch.bfloat16
+
+
+def test_the_cut_into_chunks_changes_neither_numbers_nor_gradients(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for rows in (11, 3):
+        monkeypatch.setattr(logprobs, "LOGITS", rows * 40)
+        hidden, head = (
+            torch.randn(n, 8, generator=generator.manual_seed(n)).requires_grad_() for n in (11, 40)
+        )
+        scored = logprobs.score(hidden, head, torch.arange(11), torch.linspace(0.5, 1.5, 11))
+        (scored.logprobs * torch.arange(11)).sum().backward()
+        found.append((scored.logprobs, scored.entropy, hidden.grad, head.grad))
+    for whole, cut in zip(*found, strict=True):
+        torch.testing.assert_close(whole, cut)

@@ -97,11 +97,8 @@ def test_full_weights_add_up_gradients_in_float32(tmp_path):
     llama = model.load(save(tmp_path / "base", dtype=torch.bfloat16), torch.device("cpu"))
     weights = FullWeights(llama, with_reference=False)
     parameter = llama.get_parameter("model.norm.weight")
-    for _ in range(2):
-        parameter.grad = torch.full_like(parameter, 1.0)
-        weights.collect()
-    parameter.grad = torch.full_like(parameter, 2**-9)
-    weights.collect()
+    for gradient in (1.0, 1.0, 2**-9):
+        (parameter * gradient).sum().backward()
     assert (weights.masters["model.norm.weight"].grad == 2 + 2**-9).all()
     assert parameter.grad is None
 

@@ -38,6 +38,12 @@ def spread(per_sample):
     return torch.from_numpy(per_sample)[ROWS]
 
 
+def taught(rewards, *, w_rl, known=slice(None)):
+    teacher = torch.full_like(TEACHER, torch.nan)
+    teacher[known] = TEACHER[known]
+    return loss.with_teacher(rewards, OLD, teacher, w_rl=w_rl, w_opd=1.0)
+
+
 def evaluate(advantages, *, old=OLD, low=LOW, high=HIGH, dual=None, how="token_mean", kl=0.0, tis=False):
     new = LP.clone().requires_grad_()
     per_token = loss.ppo_clip(new, old, advantages, low=low, high=high, dual=dual)
@@ -58,8 +64,8 @@ CASES = {
     "truncated importance sampling": (spread(GRPO), {"tis": True}, -0.02838440, 0.29531475),
     "dual clip": (spread(GRPO), {"dual": 3.0}, -0.13454351, 0.05379052),
     "raw reward": (spread(RAW), {}, -0.46760804, 0.12214246),
-    "distillation": (TEACHER - OLD, {}, 0.06476707, 0.07936316),
-    "combine": (spread(RAW) + TEACHER - OLD, {"kl": 0.02}, -0.53188641, 0.09574843),
+    "distillation": (taught(spread(RAW), w_rl=0.0), {}, 0.06476707, 0.07936316),
+    "combine": (taught(spread(RAW), w_rl=1.0), {"kl": 0.02}, -0.53188641, 0.09574843),
     "batch, sequence mean": (spread(OVER_BATCH), {"how": "sequence_mean"}, 0.10920686, 0.15948872),
 }
 
@@ -95,3 +101,11 @@ def test_advantages_equal_the_oracle():
     left_out = [1, -1.666667, -0.333333, 1, 0.666667, 0.666667, 0.666667, -2]
     np.testing.assert_allclose(advantage.leave_one_out(REWARDS, GROUPS), left_out, atol=1e-6)
     np.testing.assert_allclose(OVER_BATCH[:3], [0.682147, -1.500722, -0.409288], atol=1e-6)
+
+
+def test_where_no_teacher_scored_only_the_reward_counts():
+    """A stand-in for the missing teacher would leak the engine's mismatch into the advantage."""
+    half = taught(spread(RAW), w_rl=2.0, known=slice(0, 10))
+    torch.testing.assert_close(half[10:], 2.0 * spread(RAW)[10:])
+    torch.testing.assert_close(half[:10], (2.0 * spread(RAW) + TEACHER - OLD)[:10])
+    assert evaluate(half) != evaluate(2.0 * spread(RAW) + ROLLOUT - OLD)

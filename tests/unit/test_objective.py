@@ -1,6 +1,7 @@
 """The gradient of a batch does not depend on how it is cut into micro-batches."""
 
 import uuid
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,3 +95,28 @@ def test_the_kl_weight_reaches_the_gradient(base):
     without, _ = gradients(base, Loss(kl=0))
     strong, _ = gradients(base, Loss(kl=10))
     assert any(not torch.allclose(without[name], strong[name]) for name in without)
+
+
+def test_distillation_moves_the_answer_towards_what_the_hint_makes_of_it(base):
+    """To first order: the logprobs move along teacher − old, on the tokens that a teacher scored."""
+    config = Trainer(lora_rank=4)
+    trained = weights.of(model.load(base, torch.device("cpu")), config, 0)
+    sample = replace(batch()[1], rollout=np.full(40, np.nan, np.float32))
+    hinted = replace(sample, hinted_prompt=np.arange(30))
+    with torch.no_grad():
+        old = model.answers(trained.model, [sample]).logprobs
+        gap = model.answers(trained.model, [hinted.as_hinted()]).logprobs - old
+    settings = Loss(kl=0, mode="opd")
+    totals = objective.accumulate(trained, [hinted, batch()[0]], settings, config)
+    assert (totals.taught, totals.gap) == (40, pytest.approx(-float(gap.sum()), abs=1e-3))
+    with torch.no_grad():
+        for master in trained.masters.values():
+            master -= 0.5 * master.grad
+        moved = model.answers(trained.model, [sample]).logprobs - old
+    assert float(moved @ gap) > 0
+
+
+def test_without_a_teacher_distillation_leaves_no_gradient(base):
+    found, totals = gradients(base, Loss(kl=0, mode="opd"))
+    assert totals.taught == 0
+    assert all(not gradient.any() for gradient in found.values() if gradient is not None)

@@ -4,7 +4,7 @@ import pytest
 
 from store.config import ConfigError, load
 from store.config_keys import settings
-from store.openclaw import KEYS, SECTIONS, translate
+from store.openclaw import KEYS, SECTIONS
 
 SKELETON = """
 [slime]
@@ -96,18 +96,10 @@ def test_the_table_only_leads_to_keys_that_there_are():
     assert {key.theirs.partition(".")[0] for key in KEYS} == set(SECTIONS)
 
 
-@pytest.mark.parametrize("mode", ["opd", "combine", "openclaw-opd", "openclaw-combine"])
-def test_a_mode_that_needs_a_teacher_is_answered_honestly(mode):
-    (warning,) = translate({"openclaw": {"mode": mode}}).warnings
-    assert (
-        warning == f"openclaw.mode: mode {mode}: the teacher stage is not there yet; training runs in mode rl"
-    )
-
-
-@pytest.mark.parametrize("mode", ["rl", "openclaw-rl"])
-def test_mode_rl_is_what_dukou_does(mode):
-    found = translate({"openclaw": {"mode": mode}})
-    assert (found.warnings, found.problems) == ([], [])
+@pytest.mark.parametrize("mode", ["rl", "opd", "combine"])
+@pytest.mark.parametrize("before", ["", "openclaw-"])
+def test_the_mode_is_the_losss(load_text, before, mode):
+    assert load_text(f'openclaw.mode = "{before}{mode}"').config.loss.mode == mode
 
 
 def test_a_judge_that_is_off_leaves_the_offline_rules(load_text):

@@ -15,11 +15,12 @@ from gateway.reconcile.decide import (
     Refused,
     Target,
     View,
+    adapter_version,
     after,
     decide,
     gives_up,
     label_version,
-    retirable,
+    waiting,
 )
 
 FULL = Target(4, "full", "versions/4", None)
@@ -175,6 +176,14 @@ def test_a_label_is_read_as_a_version_or_not_at_all(label: str | None, version: 
     assert label_version(label) == version
 
 
-def test_only_adapters_of_this_policy_that_nobody_needs_are_retired() -> None:
-    loaded = {"default-v10", "default-v9", "default-v2", "other-v1", "default-vision"}
-    assert retirable(loaded, "default", frozenset({"default-v10"})) == ["default-v2", "default-v9"]
+@pytest.mark.parametrize(
+    ("name", "version"), [("default-v10", 10), ("other-v1", None), ("default-vision", None)]
+)
+def test_a_version_is_read_from_an_adapters_name(name: str, version: int | None) -> None:
+    assert adapter_version(name, "default") == version
+
+
+def test_a_target_that_has_to_wait_leaves_the_engine_in_service() -> None:
+    decision = waiting(READY_3, AT_3, FULL, "another engine swaps its weights")
+    assert (decision.act, decision.route.state, decision.route.low) == (Act.WAIT, "ready", 3)
+    assert decision.route.reason == "another engine swaps its weights"

@@ -107,6 +107,16 @@ def test_an_adapter_that_would_crash_the_engine_is_refused(
     assert says in problem
 
 
+def test_an_adapter_of_half_a_fused_weight_is_refused() -> None:
+    v = Q.replace("q_proj", "v_proj")
+    base = {**BASE, v: BASE[Q]}
+    both = adapter() | {name.replace("q_proj", "v_proj"): tensor for name, tensor in adapter().items()}
+    assert adapter_problem(both, base, 2) is None
+    problem = adapter_problem(adapter(), base, 2)
+    assert problem is not None
+    assert "comes without base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight" in problem
+
+
 def test_a_whole_checkpoint_passes_and_one_without_its_marker_does_not(tmp_path: Path) -> None:
     base, made = write_model(tmp_path / "base"), write_model(tmp_path / "1")
     check(made, "full", base)

@@ -34,6 +34,7 @@ STRICT = {"type": "function", "function": {"name": "f", "strict": True}}
     ],
 )
 def test_the_class_says_what_the_logprobs_mean(body, expected):
+    """K15."""
     assert classify(body) == expected
 
 

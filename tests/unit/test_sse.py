@@ -29,17 +29,20 @@ def parse(chunks):
 
 
 def test_all_line_ends_comments_and_multi_line_data_are_understood():
+    """S5."""
     assert parse([STREAM]) == EVENTS
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_cuts_change_nothing(cuts):
+    """S1."""
     edges = [0, *sorted(cuts), len(STREAM)]
     chunks = [STREAM[start:end] for start, end in pairwise(edges)]
     assert parse(chunks) == EVENTS
 
 
 def test_byte_by_byte_is_the_same():
+    """S1."""
     assert parse([STREAM[at : at + 1] for at in range(len(STREAM))]) == EVENTS
 
 

@@ -69,6 +69,7 @@ WANTED = [("a", "add", '{"x":1}'), ("b", "mul", '{"x":2}')]
     ],
 )
 def test_two_calls_come_out_however_they_are_numbered(deltas):
+    """S17."""
     assert fold(*deltas) == WANTED
 
 
@@ -83,5 +84,6 @@ def test_nonsense_raises_nothing(nonsense):
 
 
 def test_argument_text_is_kept_as_it_came():
+    """K13."""
     exact = '{"path": "a",  "content": "\\u0000"}'
     assert fold([piece(0, "a", "f", exact)])[0][2] == exact

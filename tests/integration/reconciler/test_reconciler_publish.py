@@ -14,6 +14,8 @@ from tests.fakes.sglang import FakeSGLang, fake_sglang
 from tests.fakes.world import World
 
 SWAP = ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+SUMS = "/weights_checker"
+AGREE = {"tensors": {"same": 3, "other": 0}}
 
 
 def test_a_fresh_engine_is_at_version_0_and_ready(world: World, fake: FakeSGLang) -> None:
@@ -31,7 +33,7 @@ def test_full_weights_are_swapped_in_the_order_that_keeps_users_running(
     world.live(1)
     (route,) = world.tick()
     assert (route["state"], route["version_low"], route["version_high"]) == ("ready", 1, 1)
-    assert fake.asked() == [*SWAP, "/generate"]
+    assert fake.asked() == [SUMS, *SWAP, SUMS, "/generate"]  # the first only once in an engine's life
     pause, update = [call.body for call in fake.calls if call.path in SWAP[:2]]
     assert pause == {"mode": "in_place"}
     assert update == {
@@ -43,7 +45,7 @@ def test_full_weights_are_swapped_in_the_order_that_keeps_users_running(
     assert (fake.label, fake.weights, fake.paused) == ("1", str(made), False)
     last = world.published()[-1]
     assert (last.status, last.reported_version) == ("loaded", "1")
-    assert last.probe == {"mean_abs_diff": 0.0, "max_abs_diff": 0.0}
+    assert last.probe == {**AGREE, "mean_abs_diff": 0.0, "max_abs_diff": 0.0}
     with world.db.begin() as connection:
         assert [(row.state, row.version) for row in engines.get_all(connection)] == [("ready", 1)]
 
@@ -86,7 +88,7 @@ def test_an_update_that_fails_still_continues_and_keeps_the_old_version(
     world.live(1)
     fake.replies["/update_weights_from_disk"] = [(400, {"success": False, "message": "disk trouble"})]
     (route,) = world.tick()
-    assert fake.asked() == SWAP
+    assert fake.asked() == [SUMS, *SWAP]
     assert not fake.paused
     assert (route["state"], route["version_low"], route["version_high"]) == ("ready", 0, 0)
     assert "disk trouble" in world.published()[-1].error
@@ -144,7 +146,7 @@ def test_a_version_whose_probe_differs_is_refused_and_its_ancestor_comes_back_at
     assert world.status(2) == ("refused", "its probe differs by 3.000 nats on average, 0.5 are allowed")
     assert world.live_version() == 1
     assert "version 2 is refused" in caplog.text
-    assert world.published()[-2].probe == {"mean_abs_diff": 3.0, "max_abs_diff": 3.0}
+    assert world.published()[-2].probe == {**AGREE, "mean_abs_diff": 3.0, "max_abs_diff": 3.0}
 
 
 def test_a_bad_checkpoint_never_reaches_the_engine(world: World, fake: FakeSGLang) -> None:
@@ -203,4 +205,4 @@ def test_a_version_without_a_probe_says_so(world: World) -> None:
     world.make(1, probe=None)
     world.live(1)
     world.tick()
-    assert world.published()[-1].probe == {"missing": "its row has no probe"}
+    assert world.published()[-1].probe == {**AGREE, "missing": "its row has no probe"}

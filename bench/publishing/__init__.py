@@ -1,0 +1,1 @@
+"""Parts of `bench.publish`: planted versions, the stack, its users, the figures."""

@@ -1,0 +1,55 @@
+"""One process of Dukou's trainer: loss, backward, AdamW, round after round. Prints JSON."""
+
+import json
+import resource
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.training.batch import Job, from_argv, sequences
+from learner.train import model, objective, weights
+from learner.train.sample import Sample
+from store.config_model import Loss, Trainer
+
+
+def samples(job: Job) -> list[Sample]:
+    return [
+        Sample(
+            uuid.UUID(int=number),
+            np.array(prompt + answer),
+            len(prompt),
+            np.full(len(answer), np.nan, np.float32),
+            temperature=1.0,
+            advantage=advantage,
+            reward=0.0,
+            staleness=0,
+            cut_short=False,
+        )
+        for number, (prompt, answer, advantage) in enumerate(sequences(job))
+    ]
+
+
+def main() -> None:
+    job = from_argv()
+    torch.set_num_threads(1)
+    settings = Trainer.model_validate({"method": job.method, "max_tokens": max(job.lengths)})
+    trained = weights.of(model.load(Path(job.model), torch.device("cpu")), settings, kl=0.0)
+    optimizer = torch.optim.AdamW(trained.masters.values(), lr=1e-5, fused=True)
+    batch, loss = samples(job), Loss(kl=0.0)
+    seconds = []
+    for _ in range(job.rounds):
+        began = time.process_time()
+        objective.accumulate(trained, batch, loss, settings)
+        optimizer.step()
+        trained.spread()
+        trained.clear()
+        seconds.append(time.process_time() - began)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps({"seconds": seconds, "peak_gib": peak}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Whether learning is frozen. Nothing is stored for it: the newest batches say so by how they ended.
+
+A batch that ended as `drift`, or so many in a row that were skipped, freeze their policy until the live
+pointer moves (a rollback) or somebody changes `[guard]`: both are decisions of a person, and both are seen
+here without a switch to forget.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from store import batches
+from store.batches import Ended
+from store.config_model import Guard
+from store.policies import Policy
+
+#: Skipped batches in a row after which a person should look.
+SKIPPED = 3
+
+
+def why(connection: Connection, policy: Policy, guard: Guard) -> str | None:
+    """Why nothing is trained now; None where learning goes on."""
+    newest = batches.newest_ended(connection, policy.id, SKIPPED)
+    return judge(newest, policy.live_version, guard.model_dump(mode="json"))
+
+
+def judge(newest: Sequence[Ended], live_version: int, guard: Mapping[str, Any]) -> str | None:
+    """The same, from values; `newest` first."""
+    here = [b for b in newest if b.live_version == live_version and b.settings.get("guard") == guard]
+    if not here or here[0] != newest[0]:
+        return None
+    if here[0].reason == "drift":
+        return f"learning is frozen: {here[0].detail}"
+    if len(here) == SKIPPED and all(b.reason in ("not_finite", "grad_spike") for b in here):
+        return f"learning is frozen: the last {SKIPPED} batches were skipped ({here[0].detail})"
+    return None

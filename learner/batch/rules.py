@@ -1,0 +1,84 @@
+"""Which scored turns can be trained at all: one rule a reason, as data. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A scored turn that asks to be in a batch."""
+
+    turn_id: UUID
+    tenant: str
+    user: str  # the request's `user`, else the key's digest, else ""
+    session_id: str
+    prompt_hash: bytes | None  # equal for regenerations of one prompt
+    task: str  # learner.batch.baseline.task_class
+    version_min: int | None
+    version_max: int | None
+    tokens: int  # prompt plus answer
+    answer_tokens: int
+    lowest_id: int | None
+    highest_id: int | None
+    reward: float | None  # latest score that is not NULL
+    cut_short: bool  # the answer ended at its token limit
+    session_trained: bool  # a turn of its session is in an earlier batch
+    hint_id: int | None = None  # newest hint
+    hint_tokens: int = 0  # of the prompt with the hint in it
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a turn is held against. `depth` is each ancestor's distance from the live version (itself 0)."""
+
+    depth: Mapping[int, int]
+    max_staleness: int
+    max_tokens: int
+    vocabulary: int  # ids of the model: 0 … vocabulary − 1
+    needs_hint: bool = False
+    train_cut_short: bool = True
+    train_zeros: bool = True
+
+
+Rule = Callable[[Candidate, Limits], bool]
+
+#: Reason (store/stages.py) and when it applies; the first that does is the turn's reason.
+RULES: tuple[tuple[str, Rule], ...] = (
+    ("no_quorum", lambda turn, _: turn.reward is None),
+    ("version_unknown", lambda turn, _: turn.version_min is None or turn.version_max is None),
+    ("empty_answer", lambda turn, _: turn.answer_tokens == 0),
+    ("no_ids", lambda turn, _: turn.tokens == turn.answer_tokens),
+    (
+        "not_an_ancestor",
+        lambda turn, limits: turn.version_min not in limits.depth or turn.version_max not in limits.depth,
+    ),
+    ("too_long", lambda turn, limits: turn.tokens > limits.max_tokens),
+    (
+        "out_of_vocabulary",
+        lambda turn, limits: (turn.lowest_id or 0) < 0 or (turn.highest_id or 0) >= limits.vocabulary,
+    ),
+    ("cut_short", lambda turn, limits: turn.cut_short and not limits.train_cut_short),
+    ("zero_score", lambda turn, limits: turn.reward == 0 and not limits.train_zeros),
+    ("no_hint", lambda turn, limits: limits.needs_hint and usable_hint(turn, limits) is None),
+)
+
+
+def usable_hint(turn: Candidate, limits: Limits) -> int | None:
+    """The hint that a teacher can score the answer under: one that leaves room for the answer."""
+    return turn.hint_id if turn.hint_tokens + turn.answer_tokens <= limits.max_tokens else None
+
+
+def staleness(turn: Candidate, limits: Limits) -> int:
+    """Versions from the live one back to the *oldest* version that had a part in the answer; never negative.
+
+    Raises KeyError where that version is no ancestor of the live one (a rule has dropped those).
+    """
+    if turn.version_min is None:
+        raise KeyError(f"turn {turn.turn_id} has no version")
+    return limits.depth[turn.version_min]
+
+
+def why_dropped(turn: Candidate, limits: Limits) -> str | None:
+    """The reason why this turn cannot be trained in any batch, or None. Staleness is for `admit.Room`."""
+    return next((reason for reason, applies in RULES if applies(turn, limits)), None)

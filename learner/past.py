@@ -1,0 +1,76 @@
+"""`learner score --since …` and `learner calibrate`: what is done with history, from the shell."""
+
+import argparse
+import json
+import logging
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine
+
+from learner.score import calibration
+from learner.score.history import History
+from learner.score.judge import choose_judge
+from learner.stop import Stop
+from learner.trouble import NO_POSTGRES, first_line
+from store import database, windows
+from store.config_model import Config
+from store.windows import Window
+
+
+def moment(said: str) -> datetime:
+    """An ISO date or time; UTC where it names no zone. For argparse: raises ValueError."""
+    found = datetime.fromisoformat(said)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def rescore(config: Config, arguments: argparse.Namespace) -> int:
+    """Judges a window of history again. Returns the exit status: 1 where not all of it was judged."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    changed = {"kind": arguments.judge} if arguments.judge else {}
+    if arguments.rubric:
+        changed |= {"rubric": arguments.rubric, "rubric_for": []}
+    asked = config.model_copy(update={"judge": config.judge.model_copy(update=changed)})
+    try:
+        judge, sentence = choose_judge(asked)
+        engine = _connected(config)
+    except (*NO_POSTGRES, ValueError) as error:
+        print(first_line(error), file=sys.stderr)
+        return 1
+    print(sentence, file=sys.stderr)
+    stop = Stop()
+    with stop.listen():
+        run = History(engine, judge, Window(arguments.since, arguments.until), lambda: stop.requested)
+        report = run.run()
+    engine.dispose()
+    print(f"{report.claimed} turns judged, {report.scored} scored")
+    if report.waiting_because:
+        print(report.waiting_because, file=sys.stderr)
+    return int(report.waiting_because is not None or stop.requested)
+
+
+def calibrate(config: Config, arguments: argparse.Namespace) -> int:
+    """Prints how far judges agree with people and with each other."""
+    try:
+        engine = _connected(config)
+    except NO_POSTGRES as error:
+        print(first_line(error), file=sys.stderr)
+        return 1
+    with engine.connect() as connection:
+        rows = windows.opinions(connection, Window(arguments.since, arguments.until))
+    engine.dispose()
+    found = calibration.calibrate((row[0], row[1], row[2]) for row in rows)
+    biases = calibration.length_bias((row[1], row[2], row[3]) for row in rows)
+    if arguments.json:
+        body = {"agreement": calibration.as_json(found), "length_bias": [asdict(bias) for bias in biases]}
+        print(json.dumps(body, ensure_ascii=False, indent=2))
+    else:
+        print(calibration.text(found, biases))
+    return 0
+
+
+def _connected(config: Config) -> Engine:
+    engine = database.engine(config)
+    database.check(engine)
+    return engine

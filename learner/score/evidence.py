@@ -1,0 +1,90 @@
+"""Evidence that needs no judge: feedback, and what lineage shows. Applied before anything is judged.
+
+A turn that feedback has scored goes to `scored`, whether or not anything followed it. Where a turn is in a
+batch or trained already, only its score is written: for calibration, and for a person's eyes.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine
+
+from learner.score.reward import correction, hints, reward
+from learner.teach.lessons import Lesson, Lessons
+from store import demonstrations, feedback, scores, siblings, states
+from store.feedback import Opinion
+from store.scores import FEEDBACK, REGENERATED, Score
+
+AT_ONCE = 200  # turns in one transaction
+SIBLINGS_SECONDS = 60.0  # between looks for answers that the user had made again
+SIBLINGS_SINCE = timedelta(days=2)
+
+#: The judge and the rubric of these scores; a changed rule is a new version.
+BY_FEEDBACK = ("feedback", "feedback@1")
+BY_LINEAGE = ("siblings", "siblings@1")
+
+
+class Evidence:
+    def __init__(self, engine: Engine, lessons: Lessons, now: Callable[[], float]) -> None:
+        """`now` is any clock that only grows, in seconds."""
+        self._engine, self._lessons, self._now = engine, lessons, now
+        self._siblings_at: float | None = None
+
+    def apply(self) -> int:
+        """Scores turns by the feedback that has come, and those that were asked again; how many.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database is not there; nothing of the open transaction stays.
+        """
+        with self._engine.begin() as connection:
+            feedback.find_turns(connection)
+        done = self._apply_feedback()
+        if self._siblings_at is None or self._now() - self._siblings_at >= SIBLINGS_SECONDS:
+            self._siblings_at = self._now()
+            done += apply_siblings(self._engine, datetime.now(UTC) - SIBLINGS_SINCE)
+        return done
+
+    def _apply_feedback(self) -> int:
+        done = 0
+        while True:
+            with self._engine.begin() as connection:
+                said = {t: feedback.opinions(connection, t) for t in feedback.unapplied(connection, AT_ONCE)}
+                _score(connection, said)
+            done += len(said)
+            self._teach(said)
+            if len(said) < AT_ONCE:
+                return done
+
+    def _teach(self, said: dict[UUID, list[Opinion]]) -> None:
+        """People's own words are hints. A turn that is in a batch by now learns nothing from them."""
+        lessons = [self._lessons.of_texts(turn_id, hints(opinions)) for turn_id, opinions in said.items()]
+        if any(lesson != Lesson(lesson.turn_id) for lesson in lessons):
+            with self._engine.begin() as connection:
+                for lesson in lessons:
+                    lesson.write(connection)
+
+
+def apply_siblings(engine: Engine, since: datetime) -> int:
+    """Scores the answers that the user had made again, of turns since then; how many."""
+    with engine.begin() as connection:
+        found = siblings.abandoned(connection, since, AT_ONCE)
+        for turn_id in found:
+            score = Score(-1.0, REGENERATED)
+            scores.record(connection, turn_id, *BY_LINEAGE, score, injection_suspected=False)
+        states.rescue(connection, found)
+    return len(found)
+
+
+def _score(connection: Connection, said: dict[UUID, list[Opinion]]) -> None:
+    scored = []
+    for turn_id, opinions in said.items():
+        value, corrected = reward(opinions), correction(opinions)
+        if value is not None:
+            score = Score(value, FEEDBACK)
+            scores.record(connection, turn_id, *BY_FEEDBACK, score, injection_suspected=False)
+            scored.append(turn_id)
+        if corrected is not None:
+            demonstrations.record(connection, turn_id, "feedback", corrected)
+    states.rescue(connection, scored)
+    feedback.applied(connection, list(said))

@@ -1,0 +1,103 @@
+"""Judging history again: `learner score --since … --until … --rubric …`. Nothing is served again.
+
+Every turn of the window that something followed gets votes and a score of this judge and rubric, beside those
+that it has. Votes that came back before are kept, so that a run that was stopped goes on where it was. A turn
+that no judge could score so far is scored now; whatever else became of a turn stays.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from threading import Lock
+from uuid import UUID
+
+from sqlalchemy import Engine
+
+from learner.score.judge import Judge
+from learner.score.parallel import in_parallel
+from learner.score.polling import Polling
+from learner.score.render import suspects_injection
+from learner.score.scorer import LEASE_MARGIN_SECONDS
+from learner.score.tally import ScoreReport, Tally
+from learner.score.vote import decide
+from store import scores, spending, states, windows
+from store.stages import Stage
+from store.states import LeaseLostError
+from store.windows import Window
+
+log = logging.getLogger(__name__)
+
+PAGE = 200
+
+
+class History:
+    """One run over a window; several may run at once, and beside ordinary scorers."""
+
+    def __init__(
+        self, engine: Engine, judge: Judge, window: Window, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._engine, self._judge, self._window, self._stopping = engine, judge, window, stopping
+        self._polling = Polling(engine, judge)
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:history"
+        self._turns = self._pages()
+        self._lock = Lock()
+
+    def run(self) -> ScoreReport:
+        """Judges the window; `waiting_because` says why it ended early, if it did."""
+        tally = Tally()
+        workers = max(1, self._judge.concurrency // self._judge.votes)
+        in_parallel([partial(self._work, tally)] * workers)
+        return tally.report(self._judge.waiting(), 0)
+
+    def _work(self, tally: Tally) -> None:
+        while not self._stopping() and self._judge.waiting() is None:
+            with self._engine.connect() as connection:
+                reached = spending.over(connection, self._judge.caps, datetime.now(UTC))
+            if reached is not None:
+                tally.stopped(reached)
+                return
+            with self._lock:
+                found = next(self._turns, None)
+            if found is None:
+                return
+            try:
+                self._score(*found, tally)
+            except LeaseLostError:
+                log.warning("turn %s was taken by another scorer while it was judged here", found[0])
+
+    def _score(self, turn_id: UUID, next_turn_id: UUID, tally: Tally) -> None:
+        seconds = LEASE_MARGIN_SECONDS + self._judge.seconds
+        with self._engine.begin() as connection:
+            claim = states.claim_again(connection, turn_id, self._owner, seconds)
+        if claim is None:  # it waits for its first judgement, or somebody else has it
+            return
+        claim = replace(claim, next_turn_id=next_turn_id)
+        tally.claimed()
+        case = self._polling.case(claim)
+        cast = self._polling.votes(claim, case) if case is not None else []
+        score = decide(cast, self._judge.quorum)
+        with self._engine.begin() as connection:
+            states.release(connection, claim)
+            if case is not None and cast:
+                by, suspected = (self._judge.name, self._judge.rubric_of(case)), suspects_injection(case)
+                scores.record(connection, turn_id, *by, score, injection_suspected=suspected)
+            if score.value is not None:
+                states.rescue(connection, [turn_id])
+        if score.value is not None:
+            tally.ended(Stage.SCORED)
+        else:
+            tally.put_back(", ".join(sorted({v.status for v in cast if not v.came_back})) or score.reason)
+
+    def _pages(self) -> Iterator[tuple[UUID, UUID]]:
+        after: UUID | None = None
+        while True:
+            with self._engine.connect() as connection:
+                page = windows.judgeable(connection, self._window, after, PAGE)
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1][0]

@@ -1,0 +1,43 @@
+"""What the status sentence is decided from, and what it says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from store.funnel import Snapshot
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sentence needs of config.toml."""
+
+    batch_size: int
+    min_size: int
+    timeout: float
+    idle_seconds: float
+    dry_run: bool
+    gateway: str
+    guard: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`snapshot` None: Postgres did not answer (`trouble` says why), or its tables are missing."""
+
+    settings: Settings
+    snapshot: Snapshot | None = None
+    trouble: str | None = None
+    schema_missing: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`kind` is the rule's name; the three parts make the sentence."""
+
+    kind: str
+    does: str
+    because: str
+    change: str
+
+    def sentence(self) -> str:
+        return f"The learner {self.does} because {self.because}; {self.change}."

@@ -1,0 +1,49 @@
+"""A teacher without log-probabilities: any chat model, asked for the answer that the hint would have given.
+
+Its answer is a demonstration: it is kept for export and SFT, never trained on by the step.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from learner.score.access import misconfigured, of_teacher
+from learner.score.channel import Channel
+from learner.score.next_state import text_of, well_formed
+from learner.score.parse import without_thinking
+from learner.teach.prompt import with_hint
+from store import config_model
+from store.calls import Call
+
+_ROLES = frozenset({"system", "developer", "user", "assistant"})
+
+
+class Demonstrator:
+    def __init__(self, settings: config_model.Teacher) -> None:
+        self.source = f"teacher:{settings.model}"
+        self._max_tokens = settings.max_tokens
+        access = of_teacher(settings)
+        self.problem = misconfigured(access)
+        self._channel = Channel(access, clock=lambda: datetime.now(UTC))
+
+    def ask(self, messages: Sequence[Any], hint: str) -> tuple[str | None, tuple[Call, ...]]:
+        """The corrected answer and what it took; None where none came, or the channel is closed."""
+        question = conversation(messages, hint)
+        exchange = self._channel.ask(question, self._max_tokens, None) if question else None
+        if exchange is None:
+            return None, ()
+        answer = without_thinking(exchange.text or "").replace("\0", "").strip()
+        return (answer if answer and not exchange.cut_off else None), exchange.calls
+
+
+def conversation(messages: Sequence[Any], hint: str) -> list[dict[str, str]]:
+    """The hinted conversation as any chat model takes it; empty where it ends in a tool loop."""
+    told = with_hint(messages, hint)
+    formed = well_formed(told or ())
+    if not formed or formed[-1]["role"] != "user":
+        return []
+    return [
+        {"role": "system" if message["role"] == "developer" else message["role"], "content": text_of(message)}
+        for message in formed
+        if message["role"] in _ROLES
+    ]

@@ -1,0 +1,144 @@
+"""Lessons: what a judged turn teaches beside its score. Hints for the trainer's teacher, and demonstrations.
+
+Made while no transaction is open; written in the one that moves the turn to `scored`. A lesson that cannot be
+made is left out and said once: scoring never waits for a teacher.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine
+
+from learner.score.vote import hints as hints_of
+from learner.teach.align import AlignmentError
+from learner.teach.choose import by_effect
+from learner.teach.demonstrate import Demonstrator
+from learner.teach.engine import TeacherEngine, TeacherEngineError
+from learner.teach.leak import quotes
+from learner.teach.prompt import with_hint
+from learner.teach.render import CannotRenderError, Ids, Render, encoder, enhanced, renderer
+from store import calls, demonstrations, hints, policies
+from store.calls import Call
+from store.config_model import Config
+from store.hints import NewHint, Taught
+from store.votes import Vote
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What there is to write about one turn, perhaps nothing."""
+
+    turn_id: UUID
+    hints: tuple[NewHint, ...] = ()
+    demonstration: str | None = None
+    source: str = ""
+    told: str | None = None  # the hint that the demonstration follows
+    calls: tuple[Call, ...] = ()
+
+    def write(self, connection: Connection) -> None:
+        ids = [calls.record(connection, call, self.turn_id) for call in self.calls]
+        hints.record(connection, self.turn_id, self.hints)
+        if self.demonstration is not None:
+            call = ids[-1] if ids else None
+            demonstrations.record(connection, self.turn_id, self.source, self.demonstration, self.told, call)
+
+
+class Lessons:
+    """Makes lessons; from any thread. Nothing is loaded before a turn has something to teach."""
+
+    def __init__(self, engine: Engine, config: Config) -> None:
+        self._engine = engine
+        self._config = config
+        self._wants_hints = config.loss.mode != "rl"
+        self._demonstrator = Demonstrator(config.teacher) if config.teacher.enable else None
+        url = config.teacher.engine_url
+        self._teacher = TeacherEngine(url) if url and self._wants_hints else None
+        self._render: Render | None = None
+        self._said: set[str] = set()
+        self._verified = False
+        if self._demonstrator and self._demonstrator.problem:
+            self._say(self._demonstrator.problem)
+
+    def of_votes(self, turn_id: UUID, votes: Sequence[Vote], quorum: int) -> Lesson:
+        """What the judges' hints teach; nothing where fewer than `quorum` of them have one."""
+        return self.of_texts(turn_id, hints_of(votes, quorum))
+
+    def of_texts(self, turn_id: UUID, texts: Sequence[str]) -> Lesson:
+        """What these hints teach of a turn."""
+        if not texts or not (self._wants_hints or self._demonstrator):
+            return Lesson(turn_id)
+        with self._engine.connect() as connection:
+            taught = hints.read_taught(connection, turn_id)
+        if taught is None:
+            return Lesson(turn_id)
+        honest = [text for text in texts if not quotes(text, taught.response_text or "")]
+        made = self._enhanced(taught, honest[: self._config.teacher.candidates]) if self._wants_hints else ()
+        answer, told, paid = None, max(honest, key=len, default=None), tuple[Call, ...]()
+        if self._demonstrator is not None and told is not None:
+            answer, paid = self._demonstrator.ask(taught.messages, told)
+        source = self._demonstrator.source if self._demonstrator else ""
+        return Lesson(turn_id, made, answer, source, told, paid)
+
+    def _enhanced(self, taught: Taught, texts: Sequence[str]) -> tuple[NewHint, ...]:
+        """The hints with their prompts, the most informative last."""
+        made: dict[str, NewHint] = {}
+        for text in sorted(texts, key=len):
+            hinted = with_hint(taught.messages, text)
+            if hinted is None or taught.prompt_ids is None:
+                continue
+            try:
+                ids = self._ids(taught, hinted)
+            except (CannotRenderError, OSError, ValueError) as error:
+                self._say(f"no hint for some turns: {error}")
+                return ()
+            made[text] = NewHint(text, ids)
+        return tuple(made[text] for text in self._ranked(taught, made))
+
+    def _ids(self, taught: Taught, hinted: Sequence[object]) -> Ids:
+        if self._render is None:
+            self._render = renderer(self._model())
+        assert taught.prompt_ids is not None
+        return enhanced(
+            self._render, taught.messages, hinted, taught.tools, taught.sampling, taught.prompt_ids
+        )
+
+    def _ranked(self, taught: Taught, made: dict[str, NewHint]) -> list[str]:
+        """By measured effect where a teacher engine is idle; else by length."""
+        answer, prompt = taught.response_ids, taught.prompt_ids
+        if self._teacher is None or len(made) < 2 or answer is None or prompt is None:
+            return list(made)
+        try:
+            if not self._teacher.is_idle():
+                return list(made)
+            self._verify(self._teacher)
+            untold = self._teacher.logprobs(prompt.tolist(), answer)
+            told = {
+                text: self._teacher.logprobs(hint.prompt_ids.tolist(), answer) for text, hint in made.items()
+            }
+        except (TeacherEngineError, AlignmentError, OSError) as error:
+            self._say(f"hints are taken by length: {error}")
+            return list(made)
+        return by_effect(told, untold)
+
+    def _verify(self, teacher: TeacherEngine) -> None:
+        """Once: log-probabilities of another tokenizer's tokens would mean nothing."""
+        if not self._verified:
+            teacher.verify(encoder(self._model()))
+            self._verified = True
+
+    def _model(self) -> Path:
+        with self._engine.connect() as connection:
+            policy = policies.get(connection, self._config.policy.name)
+        if policy is None:
+            raise CannotRenderError(f"no turn has come for the policy {self._config.policy.name!r} yet")
+        return Path(policy.base_model)
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            log.warning("teacher: %s", sentence)

@@ -1,0 +1,101 @@
+"""Messages to token ids, as the engine renders them: with the base model's own chat template."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int32]
+#: (messages, tools, template arguments) → ids of the prompt, generation prompt included.
+Render = Callable[[Sequence[Any], Any, dict[str, Any]], Ids]
+
+
+class CannotRenderError(ValueError):
+    """The conversation does not render to the ids that were recorded, or not at all."""
+
+
+def renderer(model: Path) -> Render:
+    """Renders for the model in this folder. Raises OSError or ValueError where it has no tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+
+    def render(messages: Sequence[Any], tools: Any, arguments: dict[str, Any]) -> Ids:
+        try:
+            text = tokenizer.apply_chat_template(
+                [plain(message) for message in messages],
+                tools=tools or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                **arguments,
+            )
+        except Exception as error:  # a template is a program of the model's: whatever it raises
+            raise CannotRenderError(f"the chat template refuses the conversation: {error}") from error
+        return np.asarray(tokenizer.encode(text, add_special_tokens=False), np.int32)
+
+    return render
+
+
+def encoder(model: Path) -> Callable[[str], list[int]]:
+    """Text to ids by the model's own tokenizer. Raises OSError or ValueError where it has none."""
+    from tokenizers import Tokenizer
+
+    path = model / "tokenizer.json"
+    tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def enhanced(
+    render: Render, messages: Sequence[Any], hinted: Sequence[Any], tools: Any, sampling: Any, recorded: Ids
+) -> Ids:
+    """The ids of the hinted conversation.
+
+    Raises:
+        CannotRenderError: the conversation without the hint is not what was recorded, so that the one with
+            it would differ from the turn in more than the hint.
+    """
+    arguments = dict((sampling or {}).get("chat_template_kwargs") or {})
+    for offered in _ways(tools):
+        if np.array_equal(render(messages, offered, arguments), recorded):
+            return render(hinted, offered, arguments)
+    raise CannotRenderError("the conversation without the hint does not render to the recorded prompt ids")
+
+
+def _ways(tools: Any) -> list[Any]:
+    """Tools as engines hand them to a template: as sent, or only what is inside `function`."""
+    if not isinstance(tools, list) or not tools:
+        return [None]
+    return [tools, [tool.get("function", tool) if isinstance(tool, dict) else tool for tool in tools]]
+
+
+def plain(message: Any) -> Any:
+    """A message as templates expect it: text parts joined, tool arguments as objects."""
+    if not isinstance(message, dict):
+        return message
+    made = dict(message)
+    content = made.get("content")
+    if isinstance(content, list):
+        made["content"] = " ".join(str(part["text"]) for part in content if _is_text(part))
+    elif content is None and "content" in made:
+        made["content"] = ""
+    if isinstance(made.get("tool_calls"), list):
+        made["tool_calls"] = [_call(call) for call in made["tool_calls"]]
+    return made
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}

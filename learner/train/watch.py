@@ -1,0 +1,53 @@
+"""Whether a version is worse than the one before, and how sure that is. Pure.
+
+Means are compared as Welch does, with the normal quantile: the fall that is certain to the asked degree is
+    (before − now) − z · sqrt(var_before / n_before + var_now / n_now).
+It is looked at again and again, so the confidence should be well above 0.95.
+"""
+
+import math
+from statistics import NormalDist
+
+from store.config_model import Watch
+from store.watch import Observed, Sampled
+
+
+def worse(now: Observed, before: Observed, settings: Watch) -> str | None:
+    """Why `now` is worse than `before`; None where it is not, or where too little is known."""
+    if settings.turns == 0 or min(now.score.count, before.score.count) < settings.turns:
+        return None
+    z = NormalDist().inv_cdf(settings.confidence)
+    sure = f"{settings.confidence:.0%} sure"
+    fall = certain_fall(now.score, before.score, z)
+    if fall is not None and fall > settings.drop:
+        return (
+            f"the mean score fell from {before.score.mean:.2f} to {now.score.mean:.2f} "
+            f"over {now.score.count} turns ({sure} by more than {settings.drop:g})"
+        )
+    for word, longer, shorter in (
+        ("longer", now.length, before.length),
+        ("shorter", before.length, now.length),
+    ):
+        if _surely_above(longer, shorter, settings.length, z):
+            return (
+                f"answers became {word}: {before.length.mean:.0f} to {now.length.mean:.0f} tokens "
+                f"({sure} by more than {settings.length:g} times)"
+            )
+    return None
+
+
+def certain_fall(now: Sampled, before: Sampled, z: float) -> float | None:
+    """The part of a fall of the mean that `z` standard errors leave; None where there is no variance yet."""
+    if now.mean is None or before.mean is None or now.variance is None or before.variance is None:
+        return None
+    error = math.sqrt(now.variance / now.count + before.variance / before.count)
+    return before.mean - now.mean - z * error
+
+
+def _surely_above(larger: Sampled, smaller: Sampled, factor: float, z: float) -> bool:
+    """Whether one mean surely is above the other by a factor."""
+    if smaller.mean is None or smaller.variance is None:
+        return False
+    scaled = Sampled(smaller.count, factor * smaller.mean, factor**2 * smaller.variance)
+    fall = certain_fall(scaled, larger, z)
+    return fall is not None and fall > 0

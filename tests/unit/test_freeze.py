@@ -1,0 +1,33 @@
+import pytest
+
+from learner.batch.freeze import judge
+from store.batches import Ended
+
+GUARD = {"max_kl": 2.0}
+DRIFT = Ended(5, {"guard": GUARD}, "drift", "kl/mean is 3")
+SPIKE = Ended(5, {"guard": GUARD}, "grad_spike", "the norm is 9")
+FINE = Ended(5, {"guard": GUARD}, None, None)
+
+
+def test_drift_freezes_and_says_why():
+    assert judge([DRIFT, FINE], 5, GUARD) == "learning is frozen: kl/mean is 3"
+
+
+@pytest.mark.parametrize(
+    ("newest", "live", "guard"),
+    [
+        ([], 5, GUARD),
+        ([FINE, DRIFT], 5, GUARD),
+        ([DRIFT], 4, GUARD),
+        ([DRIFT], 5, {"max_kl": 9.0}),
+        ([SPIKE, SPIKE], 5, GUARD),
+        ([SPIKE, SPIKE, FINE], 5, GUARD),
+    ],
+    ids=["nothing yet", "went on", "rolled back", "limit raised", "two spikes", "not in a row"],
+)
+def test_learning_goes_on(newest, live, guard):
+    assert judge(newest, live, guard) is None
+
+
+def test_three_skipped_batches_in_a_row_freeze():
+    assert "the last 3 batches were skipped" in judge([SPIKE] * 3, 5, GUARD)

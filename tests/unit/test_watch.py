@@ -1,0 +1,57 @@
+"""When a version is worse than the one before: how much, and how sure."""
+
+import pytest
+
+from learner.train.watch import certain_fall, worse
+from store.config_model import Watch
+from store.watch import Observed, Sampled
+
+SETTINGS = Watch(turns=50, drop=0.2, length=3.0, confidence=0.99)
+
+
+def seen(score: float = 0.5, length: float = 100.0, count: int = 100, variance: float = 0.25) -> Observed:
+    return Observed(Sampled(count, score, variance), Sampled(count, length, length**2 / 4))
+
+
+def test_a_fall_that_is_large_and_sure_is_told_with_its_numbers() -> None:
+    told = worse(seen(0.0), seen(0.6), SETTINGS)
+    assert told == "the mean score fell from 0.60 to 0.00 over 100 turns (99% sure by more than 0.2)"
+
+
+def test_a_fall_that_may_be_chance_is_none() -> None:
+    assert worse(seen(0.2), seen(0.5), SETTINGS) is None  # 0.3, but only 0.14 of it is sure
+    assert worse(seen(0.2, count=1000), seen(0.5, count=1000), SETTINGS) is not None
+
+
+def test_a_small_fall_is_none_however_sure() -> None:
+    assert worse(seen(0.35, count=100_000), seen(0.5, count=100_000), SETTINGS) is None
+
+
+def test_a_rise_is_none() -> None:
+    assert worse(seen(1.0), seen(-1.0), SETTINGS) is None
+
+
+@pytest.mark.parametrize(("now", "before"), [(49, 100), (100, 49), (0, 0)])
+def test_too_few_turns_on_either_side_say_nothing(now: int, before: int) -> None:
+    assert worse(seen(-1.0, count=now), seen(1.0, count=before), SETTINGS) is None
+
+
+def test_nothing_is_watched_where_turns_is_0() -> None:
+    assert worse(seen(-1.0), seen(1.0), Watch(turns=0)) is None
+
+
+@pytest.mark.parametrize(("now", "before", "word"), [(900.0, 100.0, "longer"), (10.0, 100.0, "shorter")])
+def test_answers_of_quite_another_length_are_worse(now: float, before: float, word: str) -> None:
+    told = worse(seen(length=now), seen(length=before), SETTINGS)
+    assert told is not None
+    assert told.startswith(f"answers became {word}: {before:.0f} to {now:.0f} tokens")
+    assert worse(seen(length=250), seen(length=100), SETTINGS) is None
+
+
+def test_without_a_variance_nothing_is_sure() -> None:
+    assert certain_fall(Sampled(1, 0.0, None), Sampled(9, 1.0, 0.1), 2.0) is None
+
+
+def test_the_sure_part_is_the_fall_less_its_error() -> None:
+    fall = certain_fall(Sampled(100, 0.0, 1.0), Sampled(100, 1.0, 1.0), 2.0)
+    assert fall == pytest.approx(1.0 - 2.0 * (0.02**0.5))
