@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drain.main(config)
         return 0
     if asked.verb == "reconcile":
-        from gateway.reconcile import reconciler
+        from gateway.reconcile import process as reconcile
 
-        reconciler.main(config)
+        reconcile.main(config)
         return 0
     problem = exposed(config)
     if problem is not None:

@@ -144,7 +144,7 @@ class Storage(Section):
 
 
 class Session(Section):
-    max_turns: Positive = Field(32, description="main turns after which a session is closed for scoring")
+    max_turns: Positive = Field(32, description="main turns after which a session goes on in a new segment")
     idle_seconds: Seconds = Field(1800, description="seconds without a request until a session is closed")
 
 

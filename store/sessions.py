@@ -8,9 +8,8 @@ takes the drop back.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
-from sqlalchemy import Connection, or_, text, tuple_, update
+from sqlalchemy import Connection, text, tuple_, update
 
 from store.tables import sessions
 
@@ -29,10 +28,7 @@ class Touch:
 
 
 def touch(connection: Connection, touches: Iterable[Touch]) -> None:
-    """Makes the sessions that are new and moves the others' last turn; idle or closed ones open again.
-
-    One that is full stays closed.
-    """
+    """Makes the sessions that are new and moves the others' last turn; idle or closed ones open again."""
     newest: dict[tuple[str, str], Touch] = {}
     for each in sorted(touches, key=lambda touch: touch.at):
         newest[each.tenant, each.id] = each
@@ -44,21 +40,15 @@ def touch(connection: Connection, touches: Iterable[Touch]) -> None:
     connection.exec_driver_sql(_TOUCH, tuple([getattr(row, name) for row in rows] for name in columns))
 
 
-def close(
-    connection: Connection,
-    ids: Iterable[tuple[str, str]],
-    reason: Literal["client", "max_turns"],
-    now: datetime,
-) -> None:
-    """Ends sessions, given as (tenant, id)."""
+def close(connection: Connection, ids: Iterable[tuple[str, str]], now: datetime) -> None:
+    """Ends sessions, given as (tenant, id), because their client said so."""
     wanted = sorted(set(ids))
     if not wanted:
         return
-    condition = or_(sessions.c.done_at.is_(None), sessions.c.done_reason != "max_turns")
     connection.execute(
         update(sessions)
-        .where(tuple_(sessions.c.tenant, sessions.c.id).in_(wanted), condition)
-        .values(done_at=now, done_reason=reason)
+        .where(tuple_(sessions.c.tenant, sessions.c.id).in_(wanted))
+        .values(done_at=now, done_reason="client")
     )
     _drop_waiting(connection, wanted)
 
@@ -93,6 +83,5 @@ _TOUCH = (
     " select * from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])"
     " on conflict (tenant, id) do update set"
     " last_turn_at = greatest(sessions.last_turn_at, excluded.last_turn_at),"
-    " done_at = case when sessions.done_reason = 'max_turns' then sessions.done_at end,"
-    " done_reason = case when sessions.done_reason = 'max_turns' then sessions.done_reason end"
+    " done_at = null, done_reason = null"
 )

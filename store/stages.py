@@ -58,7 +58,6 @@ REASONS: dict[str, str] = {
     "sampling_constrained": "sampled under a grammar, a forced tool call, a bias or penalties",
     "store_false": "the client asked not to be trained on (store: false)",
     "no_next_state": "the session ended before anything followed the answer",
-    "session_full": "the session had session.max_turns turns before it",
     "no_quorum": "too few judge votes came back",
     "abstained": "the judge could not tell",
     "stale": "too many policy versions old when its batch closed",

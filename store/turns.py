@@ -87,14 +87,11 @@ def recorded(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
     return set(connection.scalars(query))
 
 
-def insert_turns(
-    connection: Connection, rows: Sequence[tuple[Recorded, Place]], born_dropped: Mapping[UUID, str]
-) -> None:
+def insert_turns(connection: Connection, rows: Sequence[tuple[Recorded, Place]]) -> None:
     """Writes turns, each as what it adds to its base, and their states.
 
     Args:
         rows: not there yet (`recorded`); a turn comes after those that it begins with.
-        born_dropped: turn id → why its state begins as dropped, beside those that cannot be trained.
     """
     if not rows:
         return
@@ -106,7 +103,7 @@ def insert_turns(
             "turn_id": row["id"],
             "tenant": row["tenant"],
             "policy_id": row["policy_id"],
-            "reason": (reason := row["untrainable_reason"] or born_dropped.get(row["id"])),
+            "reason": (reason := row["untrainable_reason"]),
             "stage": Stage.AWAITING_NEXT if reason is None else Stage.DROPPED,
         }
         for row in values

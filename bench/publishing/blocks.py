@@ -119,7 +119,7 @@ def _scores(control: Control, stack: Stack, plant: Plant, turns: Sequence[Any]) 
     scored = []
     for turn in turns:
         prompt, answer = turn.prompt_ids.tolist(), turn.response_ids.tolist()
-        scored.append(control.score([*prompt, *answer], len(prompt), adapter))
+        scored.append(control.score([*prompt, *answer], adapter=adapter)[len(prompt) - 1 :])
     return scored
 
 

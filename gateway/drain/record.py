@@ -39,7 +39,7 @@ def record(
 
     Args:
         may_wait: whether a draft without its parent is put off; otherwise it begins a session.
-        max_turns: main turns of a session that count; later ones are recorded and dropped.
+        max_turns: main turns after which a session goes on in a new segment.
     """
     there = turns.recorded(connection, [draft.asked.id for draft in drafts])
     ordered = sorted(
@@ -83,26 +83,15 @@ class _Batch:
         return True
 
     def write(self, max_turns: int, now: datetime) -> None:
-        rows = list(self._with_ordinals())
-        full = {
-            what.id: "session_full"
-            for what, where in rows
-            if what.kind == "main" and where.ordinal >= max_turns
-        }
-        turns.insert_turns(self._connection, rows, full)
+        rows = list(self._with_ordinals(max_turns))
+        turns.insert_turns(self._connection, rows)
         turns.abandon(self._connection, self._abandoned)
         turns.followed(self._connection, self._followed())
         sessions.touch(self._connection, [_touch(draft, where) for draft, where in self._placed])
         ended = {
             (draft.asked.tenant, where.session_id) for draft, where in self._placed if draft.session_done
         }
-        at_limit = {
-            (what.tenant, where.session_id)
-            for what, where in rows
-            if what.kind == "main" and where.ordinal + 1 >= max_turns
-        }
-        sessions.close(self._connection, ended, "client", now)
-        sessions.close(self._connection, at_limit, "max_turns", now)
+        sessions.close(self._connection, ended, now)
         orphans.keep(self._connection, self._orphans)
         relink(self._connection, [what for what, _ in rows])
 
@@ -134,7 +123,8 @@ class _Batch:
                 first.setdefault(where.parent_id, draft.asked.id)
         return first
 
-    def _with_ordinals(self) -> Iterable[tuple[Recorded, Place]]:
+    def _with_ordinals(self, max_turns: int) -> Iterable[tuple[Recorded, Place]]:
+        """The rows with their positions; every `max_turns` main turns a new segment begins."""
         old = [
             (draft.asked.tenant, where.session_id)
             for draft, where in self._placed
@@ -143,10 +133,19 @@ class _Batch:
         following: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         last = earlier.last_ordinals(self._connection, old) if old else {}
         following.update({key: ordinal + 1 for key, ordinal in last.items()})
+        went_on: dict[
+            tuple[str, UUID], UUID
+        ] = {}  # (session, its segment) → the one that follows, in this batch
         for draft, where in self._placed:
             key = (draft.asked.tenant, where.session_id, draft.asked.kind)
+            segment = (where.session_id, where.segment_id)
+            if draft.asked.kind == "main" and following[key] and following[key] % max_turns == 0:
+                went_on[segment] = draft.asked.id
             for row in draft.rows:
-                yield row, replace(where, ordinal=following[key])
+                yield (
+                    row,
+                    replace(where, ordinal=following[key], segment_id=went_on.get(segment, where.segment_id)),
+                )
                 following[key] += 1
 
 

@@ -63,6 +63,7 @@ class Books:
         self._good: Live | None = None
         self._unwritten: deque[Callable[[Connection], object]] = deque()
         self._leases: set[str] = set()
+        self._renew_at: dict[tuple[str, float], float] = {}  # by engine and length: not at every tick
         self._swap: int | None = None  # the token of the lease on swapping weights
         self._retry_at = 0.0
         self._reached = False
@@ -81,10 +82,14 @@ class Books:
         """Takes or renews the lease of an engine. While Postgres is away, what was held is held on; before it
         was ever reached nobody knows better, and without a live version nothing is done to an engine anyway.
         """
+        if self._clock() < self._renew_at.get((url, seconds), 0.0):
+            return True
+        self._renew_at = {key: at for key, at in self._renew_at.items() if key[0] != url}
         name = f"reconciler:{url}"
         token = self._try(lambda connection: leases.acquire(connection, name, self._owner, seconds))
         if token is not None:
             self._leases.add(url)
+            self._renew_at[url, seconds] = self._clock() + seconds / 3
         elif self.away is None:
             self._leases.discard(url)
         return url in self._leases or not self._reached

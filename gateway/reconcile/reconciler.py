@@ -1,18 +1,12 @@
-"""Makes every engine match the live pointer, and keeps the routes file true. A process of its own.
+"""Makes every engine match the live pointer, and keeps the routes file true.
 
 The decisions are in decide.py, the procedure in publish.py; here they meet the engines, Postgres and the
 clock. No user waits for any of it, except while an engine swaps its weights.
 """
 
-import fcntl
 import logging
-import signal
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,9 +38,7 @@ from gateway.reconcile.inspection import Inspected, Inspector
 from gateway.reconcile.probe import BadProbeError
 from gateway.reconcile.publish import load, verify
 from gateway.reconcile.selftest import SelfTests
-from store import database
 from store.config_model import Config
-from store.paths import StatePaths
 from store.publications import Publication
 
 _log = logging.getLogger(__name__)
@@ -274,43 +266,8 @@ def look(control: Control) -> View:
         return View(Health.SILENT)
 
 
-def main(config: Config) -> None:
-    """Runs until SIGTERM or SIGINT; starts before, and outlives, Postgres and the engines."""
-    paths = StatePaths.for_config(config)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with ExitStack() as stack:
-        stack.enter_context(_alone(paths.run / "reconciler.lock"))
-        key = config.engine.api_key.get_secret_value()
-        controls = [stack.enter_context(Control(url, key)) for url in config.engine.urls]
-        owner = f"{socket.gethostname()}:{paths.root.resolve()}"
-        books = Books(
-            lambda: database.engine(config),
-            config.policy.name,
-            owner,
-            pin_seconds=config.publish.pin_sessions,
-        )
-        stack.callback(books.close)
-        asks = {control.url: control.chat for control in controls}
-        tests = SelfTests(stack.enter_context(ThreadPoolExecutor(2)), asks, config.engine.served_name)
-        reconciler = Reconciler(config, books, controls, paths.routes_file, tests=tests)
-        while not stop.is_set():
-            reconciler.tick()
-            stop.wait(config.publish.poll_interval)
-
-
 def _resume(control: Control) -> None:
     try:
         control.continue_()
     except ControlError as error:
         _log.warning("%s stays paused: %s", control.url, error)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Waits until no other reconciler of this state folder runs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -18,7 +18,7 @@ LOST_BEFORE: dict[str, str] = {
     **dict.fromkeys(
         (
             *("version_unknown", "empty_answer", "retry", "store_false"),
-            *("no_next_state", "session_full", "forgotten"),
+            *("no_next_state", "forgotten"),
         ),
         "next state",
     ),

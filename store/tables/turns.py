@@ -35,8 +35,8 @@ sessions = Table(
     Column("source", Text, nullable=False),  # of the id: path, a header's name, a body field, lineage, new
     now("created_at"),
     Column("last_turn_at", Timestamp, nullable=False),
-    Column("done_at", Timestamp),  # X-Session-Done, max_turns or idle
-    Column("done_reason", Text),  # client | max_turns | idle
+    Column("done_at", Timestamp),  # X-Session-Done or idle
+    Column("done_reason", Text),  # client | idle
 )
 Index("ix_sessions_open", sessions.c.last_turn_at, postgresql_where=text("done_at is null"))
 

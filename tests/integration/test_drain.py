@@ -231,21 +231,21 @@ def test_an_idle_session_ends_and_opens_again_when_the_user_comes_back(ferry, db
     assert session(db, first.hex).done_at is None
 
 
-def test_a_full_session_ends_and_further_turns_count_no_more(tmp_path, db):
+@pytest.mark.parametrize("in_one_batch", [False, True])
+def test_a_long_session_goes_on_in_a_new_segment_and_every_turn_counts(tmp_path, db, in_one_batch):
     ferry = Ferry(tmp_path, db, max_turns=2)
     history, chain = [user("0")], []
-    for number in range(4):
+    for number in range(5):
         chain.append(ferry.say(history, f"A{number}"))
         history += [assistant(f"A{number}"), user(f"next {number}")]
-        ferry.drain()
-    assert [ferry.state(turn)[:2] for turn in chain] == [
-        ("scorable", None),
-        ("scorable", None),
-        ("dropped", "session_full"),
-        ("dropped", "session_full"),
-    ]
-    assert session(db, chain[0].hex).done_reason == "max_turns"
-    assert all(row.trainable for row in ferry.rows())
+        if not in_one_batch:
+            ferry.drain()
+    ferry.drain()
+    rows = sorted(ferry.rows(), key=lambda row: row.ordinal)
+    assert [row.segment_id for row in rows] == [chain[0], chain[0], chain[2], chain[2], chain[4]]
+    assert [row.parent_id for row in rows] == [None, *chain[:4]]
+    assert [ferry.state(turn)[0] for turn in chain] == ["scorable"] * 4 + ["awaiting_next"]
+    assert session(db, chain[0].hex).done_at is None
 
 
 def test_what_the_learner_has_done_to_a_turn_is_left_alone(ferry, db):

@@ -18,7 +18,7 @@ from tests.fakes.sglang import FakeSGLang
 
 RUN = """
 import json, sys
-from gateway.reconcile.reconciler import main
+from gateway.reconcile.process import main
 from store.config_model import Config
 main(Config.model_validate(json.loads(sys.argv[1])))
 """
