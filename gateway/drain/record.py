@@ -133,19 +133,15 @@ class _Batch:
         following: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         last = earlier.last_ordinals(self._connection, old) if old else {}
         following.update({key: ordinal + 1 for key, ordinal in last.items()})
-        went_on: dict[
-            tuple[str, UUID], UUID
-        ] = {}  # (session, its segment) → the one that follows, in this batch
+        went_on: dict[tuple[str, UUID], UUID] = {}  # (session, segment) → the one that follows it
         for draft, where in self._placed:
             key = (draft.asked.tenant, where.session_id, draft.asked.kind)
             segment = (where.session_id, where.segment_id)
             if draft.asked.kind == "main" and following[key] and following[key] % max_turns == 0:
                 went_on[segment] = draft.asked.id
             for row in draft.rows:
-                yield (
-                    row,
-                    replace(where, ordinal=following[key], segment_id=went_on.get(segment, where.segment_id)),
-                )
+                here = went_on.get(segment, where.segment_id)
+                yield row, replace(where, ordinal=following[key], segment_id=here)
                 following[key] += 1
 
 

@@ -1,11 +1,12 @@
 """Bringing one version to one engine, and seeing with one's own eyes that it is there.
 
-Full weights: pause in place → load without flush → continue → read back → probe. Running requests go on with
+Full weights: pause in place → load without flush → continue → read back → verify. Running requests go on with
 the new weights over their old caches; whatever comes later carries the version as `cache_salt`.
 An adapter: load beside the old one → probe. Nobody waits.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from gateway.reconcile.control import Control, ControlError, HalfUpdatedError, UnreachableError
@@ -22,10 +23,14 @@ def load(
     version: Inspected,
     inspector: Inspector,
     tolerance: float,
+    swapped: Callable[[], None],
 ) -> Outcome:
-    """`tolerance`: nats by which the version's probe may differ, on average."""
+    """`tolerance`: nats by which the version's probe may differ, on average. `swapped`: called as soon as
+    the engine goes on under full weights, before they are verified."""
     if target.adapter is None:
         failed = _load_full(control, target)
+        if failed is None:
+            swapped()
     else:
         failed = _load_adapter(control, view, target, target.adapter)
     return failed or verify(control, target, version, inspector, tolerance)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gateway.reconcile import routes_file
@@ -179,10 +180,19 @@ class Reconciler:
     def _bring(self, control: Control, view: View, act: Act, live: Live, version: Inspected) -> Outcome:
         tolerance = self._config.publish.probe_tolerance
         if act is Act.LOAD:
-            return load(control, view, live.target, version, self._inspector, tolerance)
+            admit = partial(self._admit, control.url, live.target, view.dialect)
+            return load(control, view, live.target, version, self._inspector, tolerance, admit)
         if live.version.version == 0:
             return Loaded({"missing": "the base model"})
         return verify(control, live.target, version, self._inspector, tolerance)
+
+    def _admit(self, url: str, target: Target, dialect: str | None) -> None:
+        """Users wait for the load alone. Where another engine serves them, this one is verified first; else
+        what runs on it goes on under the new weights anyway, and so may the rest.
+        """
+        if not any(other != url and route.state == "ready" for other, route in self._routes.items()):
+            version = target.version
+            self._announce(url, Route("ready", "being verified", version, version, None, dialect))
 
     def _record(self, control: Control, live: Live, outcome: Outcome, seconds: float) -> None:
         version = live.version

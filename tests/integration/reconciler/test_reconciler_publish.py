@@ -70,6 +70,48 @@ def test_workers_read_both_versions_before_the_first_control_call(
     ]
 
 
+def reading_at(path: str, world: World, fake: FakeSGLang, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the workers read when a control call comes in."""
+    read: list[Any] = []
+    handler = f"on_{path.strip('/').replace('/', '_')}"
+    answer = getattr(fake, handler)
+
+    def reading(body: dict[str, Any]) -> Any:
+        routes = orjson.loads(world.routes_file.read_bytes())["engines"]
+        read.append([(route["state"], route["version_low"]) for route in routes])
+        return answer(body)
+
+    monkeypatch.setattr(fake, handler, reading, raising=False)
+    return read
+
+
+def test_users_of_the_only_engine_wait_for_the_load_and_not_for_its_verification(
+    world: World, fake: FakeSGLang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.tick()
+    world.make(1)
+    world.live(1)
+    loading = reading_at("/update_weights_from_disk", world, fake, monkeypatch)
+    probing = reading_at("/generate", world, fake, monkeypatch)
+    world.tick()
+    assert loading == [[("updating", 0)]]
+    assert probing == [[("ready", 1)]]
+
+
+def test_where_another_engine_serves_the_new_weights_are_verified_first(
+    db: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_sglang() as one, fake_sglang() as two:
+        world = World(db, tmp_path, [one, two])
+        world.tick()
+        world.make(1)
+        world.live(1)
+        probing = reading_at("/generate", world, one, monkeypatch)
+        world.tick()
+        assert probing == [[("updating", 0), ("ready", 0)]]
+        world.close()
+
+
 def test_an_engine_that_is_as_it_should_be_is_left_alone(world: World, fake: FakeSGLang) -> None:
     world.make(1)
     world.live(1)
