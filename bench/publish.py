@@ -69,6 +69,7 @@ class Measured:
     wrong: int
     scored: int
     batch_to_first_token: float  # median, seconds
+    memory_growth: float  # of the engine, from the first round's publishes to the last's
 
 
 def main() -> int:
@@ -102,6 +103,7 @@ def _measure(stack: Stack, form: Form, asked: Asked, state: Path) -> Measured:
     kinds = {name: Block() for name in ("none", "dukou", "learning")}
     kinds |= {"bare": Block()} if form == "full" else {}
     each = max(1, asked.publishes // asked.rounds)
+    memory: list[int] = []
     for verb in ("serve", "drain"):
         stack.begin(verb)
     for number in range(asked.rounds):
@@ -109,6 +111,7 @@ def _measure(stack: Stack, form: Form, asked: Asked, state: Path) -> Measured:
         stack.wait(lambda: stack.served() == stack.live(), "the live version on the engine")
         blocks.nothing(kinds["none"], 1.5 * each, _users(stack, asked, f"none-{number}"))
         blocks.dukou(stack, kinds["dukou"], made, each, _users(stack, asked, f"dukou-{number}"))
+        memory.append(stack.engine_bytes())
         stack.end("reconcile")
         if form == "full":
             blocks.bare(stack, kinds["bare"], made, each, _users(stack, asked, f"bare-{number}"))
@@ -119,7 +122,7 @@ def _measure(stack: Stack, form: Form, asked: Asked, state: Path) -> Measured:
     stack.drained()
     wrong, scored = blocks.wrong_labels(stack, made)
     shown = {name: Kind.of(block) for name, block in kinds.items()}
-    return Measured(shown, wrong, scored, percentile(batches, 0.5))
+    return Measured(shown, wrong, scored, percentile(batches, 0.5), memory[-1] / memory[0])
 
 
 def summary(full: Measured, lora: Measured) -> dict[str, Any]:
@@ -138,6 +141,8 @@ def summary(full: Measured, lora: Measured) -> dict[str, Any]:
         "lora_gap_p99_vs_no_publish": ratio(lora.kinds["dukou"].gap_p99, lora.kinds["none"].gap_p99),
         "full_gap_p99_vs_no_publish": ratio(full.kinds["dukou"].gap_p99, full.kinds["none"].gap_p99),
         "full_stall_p99_vs_bare": ratio(full.kinds["dukou"].stall_p99, full.kinds["bare"].stall_p99),
+        "full_memory_growth": round(full.memory_growth, 3),
+        "lora_memory_growth": round(lora.memory_growth, 3),
         "full_batch_to_first_token_s": full.batch_to_first_token,
         "lora_batch_to_first_token_s": lora.batch_to_first_token,
         "full_pointer_to_first_token_s": full.kinds["dukou"].to_first_token,

@@ -36,7 +36,6 @@ def main() -> int:
     for method in ("full", "lora"):
         job = Job(model, method, RAGGED, 49_000, options.rounds)
         found |= beside(peer, job, method)
-    found["trl_lora_checkpointed"] = trl(peer, Job(model, "lora", RAGGED, 49_000, 2, checkpointing=True))
     if options.growth:
         found["length"] = by_length(peer, model)
         found["vocabulary"] = by_vocabulary(peer, state)

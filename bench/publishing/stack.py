@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Engine
 
+from bench.faulting.procfs import children_of
 from bench.publishing.plants import MODULES, RANK, Plant
 from local.engine.__main__ import say
 from local.engine.start import start, stop
@@ -77,6 +78,15 @@ class Stack:
         stop(self._engine)
         self.db.dispose()
         embedded.stop(self.paths.root)
+
+    def engine_bytes(self) -> int:
+        """Resident memory of all of the engine's processes."""
+        todo, total = [self._engine.pid], 0
+        while todo:
+            pid = todo.pop()
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            todo += children_of(pid)
+        return total
 
     def publish(self, plants: Sequence[Plant]) -> int:
         """A version as a step leaves it, made live; returns its number."""

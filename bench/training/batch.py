@@ -16,7 +16,6 @@ class Job:
     lengths: tuple[int, ...]
     vocabulary: int
     rounds: int
-    checkpointing: bool = False  # the peer's gradient checkpointing
 
     @property
     def tokens(self) -> int:

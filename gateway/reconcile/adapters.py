@@ -52,13 +52,13 @@ class Adapters:
         """Whether an adapter is being unloaded, so that none can be loaded."""
         return self._running is not None and self._running()
 
-    def make_room(self, view: View, target: Target, serving: str | None) -> str | None:
+    def make_room(self, view: View, target: Target, serving: str | None, wanted: Wanted) -> str | None:
         """Why the live adapter cannot be loaded yet; None: it can be."""
         if self.busy():
             return "an old adapter has requests left"
         if has_room(view.adapters, target, self._limit()):
             return None
-        oldest = to_make_room(view.adapters, self._policy, serving)
+        oldest = to_make_room(view.adapters, self._policy, serving, wanted)
         if oldest is not None:
             self._unload(oldest)
             return f"the adapter {oldest} has to go first"

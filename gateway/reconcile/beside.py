@@ -80,9 +80,15 @@ def has_room(loaded: Iterable[str], target: Target, places: int) -> bool:
     return target.adapter in names or len(names) < max(1, places - 1)
 
 
-def to_make_room(loaded: Iterable[str], policy: str, serving: str | None) -> str | None:
-    """The oldest adapter that has to go for a new live one; None where only what serves now is there."""
-    return next((name for name in _own(frozenset(loaded), policy) if name != serving), None)
+def to_make_room(loaded: Iterable[str], policy: str, serving: str | None, wanted: Wanted) -> str | None:
+    """The adapter that has to go for a new live one: the oldest that nobody asks for, else the least wanted.
+
+    None where only what serves now is there.
+    """
+    names = [name for name in _own(frozenset(loaded), policy) if name != serving]
+    asked = [target.adapter for target in wanted.targets()]
+    unasked = [name for name in names if name not in asked]
+    return next((name for name in (*unasked, *reversed(asked)) if name in names), None)
 
 
 def _own(names: frozenset[str], policy: str) -> list[str]:

@@ -112,7 +112,8 @@ class Reconciler:
             return decision
         hindrance = None
         if live.target.adapter is not None:
-            hindrance = self._adapters[control.url].make_room(view, live.target, before.adapter)
+            adapters = self._adapters[control.url]
+            hindrance = adapters.make_room(view, live.target, before.adapter, live.wanted)
         elif not self._books.may_swap(_LOAD_LEASE):
             hindrance = "another engine swaps its weights"
         return decision if hindrance is None else waiting(view, before, live.target, hindrance)

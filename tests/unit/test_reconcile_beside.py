@@ -58,5 +58,12 @@ def test_room_for_a_new_live_adapter_is_made_by_the_oldest_but_never_by_what_ser
     assert has_room(names(1, 2), target(3), 4)
     assert not has_room(names(1, 2), target(3), 3)
     assert has_room(names(1, 2), target(2), 3)
-    assert to_make_room(names(2, 10), "default", "default-v10") == "default-v2"
-    assert to_make_room(names(10), "default", "default-v10") is None
+    assert to_make_room(names(2, 10), "default", "default-v10", Wanted()) == "default-v2"
+    assert to_make_room(names(10), "default", "default-v10", Wanted()) is None
+
+
+def test_what_sessions_ask_for_goes_last() -> None:
+    wanted = Wanted(target(11), 0.1, {}, {2: target(2), 3: target(3)})
+    assert to_make_room(names(2, 3, 4, 10, 11), "default", "default-v10", wanted) == "default-v4"
+    assert to_make_room(names(2, 3, 10, 11), "default", "default-v10", wanted) == "default-v2"
+    assert to_make_room(names(10, 11), "default", "default-v10", wanted) == "default-v11"
