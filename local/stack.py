@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,6 +96,23 @@ class Stack:
                 code = part.process.returncode if part.process else None
                 self.say(f"{part.name}: gone (exit {code}), starting it again (log: {part.log})")
                 part.start()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watches in a thread of its own for as long as the block runs."""
+        ended = threading.Event()
+
+        def keep_watching() -> None:
+            while not ended.wait(1.0):
+                self.watch()
+
+        thread = threading.Thread(target=keep_watching, name="watch")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def stop(self) -> None:
         for part in reversed(self.parts):

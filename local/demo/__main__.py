@@ -62,12 +62,11 @@ def prepare(state: Path) -> dict[str, str]:
     return {**os.environ, "DUKOU_CONFIG": str(SETTINGS), "DUKOU_STATE_DIR": str(demo)}
 
 
-def wait_until_serving(config: Config, stack: Stack, seconds: float) -> None:
+def wait_until_serving(config: Config, seconds: float) -> None:
     """Raises TimeoutError when the gateway is not ready in time, saying what it said."""
     url = f"http://{config.gateway.host}:{config.gateway.port}/readyz"
     end, told, last = time.monotonic() + seconds, 0.0, "no answer"
     while time.monotonic() < end:
-        stack.watch()
         try:
             reply = httpx.get(url, timeout=5)
             if reply.status_code == httpx.codes.OK:
@@ -82,16 +81,15 @@ def wait_until_serving(config: Config, stack: Stack, seconds: float) -> None:
     raise TimeoutError(f"the gateway was not ready after {seconds:.0f} s: {last}")
 
 
-def talk(base_url: str, stack: Stack, db: Engine, options: argparse.Namespace, tally: users.Tally) -> None:
+def talk(base_url: str, model: str, db: Engine, options: argparse.Namespace, tally: users.Tally) -> None:
     """Lets the crowd talk until enough steps were published, or time is up."""
-    crowd = users.Crowd(base_url, stack.config.engine.served_name, options.users, options.seed, tally)
+    crowd = users.Crowd(base_url, model, options.users, options.seed, tally)
     crowd.start()
     begun = told = time.monotonic()
     last_published: float | None = None
     try:
         while (now := time.monotonic()) - begun < options.seconds:
             time.sleep(1)
-            stack.watch()
             seen = progress(db)
             if seen is None:
                 continue
@@ -115,11 +113,10 @@ def progress(db: Engine) -> report.Progress | None:
         return None
 
 
-def wait_until_drained(db: Engine, stack: Stack, answers: int) -> None:
+def wait_until_drained(db: Engine, answers: int) -> None:
     """Until every answer that the users got is a row. Raises TimeoutError naming how many are missing."""
     end = time.monotonic() + DRAIN_SECONDS
     while time.monotonic() < end:
-        stack.watch()
         seen = progress(db)
         if seen is not None and seen.turns >= answers:
             return
@@ -192,16 +189,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     stack = Stack(config, environ, say)
     tally = users.Tally()
-    base_url = f"http://{config.gateway.host}:{config.gateway.port}/v1"
+    base_url, model = f"http://{config.gateway.host}:{config.gateway.port}/v1", config.engine.served_name
     try:
         stack.start()
-        wait_until_serving(config, stack, 400)
-        db = database.engine(config)
-        before = users.ask_held_out(base_url, config.engine.served_name, tally, say)
-        talk(base_url, stack, db, options, tally)
-        after = users.ask_held_out(base_url, config.engine.served_name, tally, say)
-        wait_until_drained(db, stack, tally.answers)
-        conclude(db, config, tally, before, after)
+        with stack.watched():
+            wait_until_serving(config, 400)
+            db = database.engine(config)
+            before = users.ask_held_out(base_url, model, tally, say)
+            talk(base_url, model, db, options, tally)
+            after = users.ask_held_out(base_url, model, tally, say)
+            wait_until_drained(db, tally.answers)
+            conclude(db, config, tally, before, after)
     finally:
         stack.stop()
     return 0

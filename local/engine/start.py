@@ -141,6 +141,10 @@ def stop(process: subprocess.Popen[bytes], seconds: float = 20) -> None:
 def death(config: Config, code: int | None) -> str:
     """Why the engine of this configuration is dead, from its log."""
     log = log_path(config)
+    if code == -signal.SIGKILL:
+        return (
+            f"the engine was killed (SIGKILL): by somebody, or by the system when memory ran out (log: {log})"
+        )
     said = why_dead(log.read_text(errors="replace")) if log.is_file() else "it has no log"
     return f"the engine ended with code {code}: {said} (log: {log})"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from local.engine.log import why_dead
-from local.engine.start import arguments, environment, model_path
+from local.engine.start import arguments, death, environment, model_path
 from store.config_model import Config
 
 
@@ -88,3 +88,11 @@ def test_a_log_is_read_for_the_cause_of_death(log: str, says: str) -> None:
 
 def test_of_two_exceptions_the_last_is_the_cause() -> None:
     assert why_dead("KeyError: 'a'\nDuring handling…\nRuntimeError: b\n") == "RuntimeError: b"
+
+
+def test_a_killed_engine_is_said_to_be_killed_whatever_its_log_says(tmp_path: Path) -> None:
+    config = Config.model_validate({"state_dir": tmp_path})
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "engine.log").write_text("No module named 'openai_harmony'\n")
+    assert "was killed (SIGKILL)" in death(config, -9)
+    assert "ended with code 1" in death(config, 1)
