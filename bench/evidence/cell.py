@@ -47,13 +47,17 @@ def run(mode: str, seed: int, state: Path) -> dict[str, Any]:
     began = time.monotonic()
     try:
         stack.start()
-        demo.wait_until_serving(config, stack, 400)
-        db = database.engine(config)
-        before = _ask(base_url, config, tally)
-        trained = _talk(base_url, config, stack, db, tally, mode, seed)
+        with stack.watched():
+            demo.wait_until_serving(config, 400)
+            db = database.engine(config)
+            before = _ask(base_url, config, tally)
+            trained = _talk(base_url, config, db, tally, mode, seed)
+        # The backlog would make more steps than were asked for. Nobody starts the learner again from here on.
+        next(part for part in stack.parts if part.name == "learner").stop()
+        _settle(db)
         curve = _curve(db)
         after = _ask(base_url, config, tally)
-        demo.wait_until_drained(db, stack, tally.answers)
+        demo.wait_until_drained(db, tally.answers)
         return {
             "mode": mode,
             "seed": seed,
@@ -91,9 +95,7 @@ def _ask(base_url: str, config: Config, tally: users.Tally) -> Asked:
     return users.ask_held_out(base_url, config.engine.served_name, tally, demo.say, FORMS)
 
 
-def _talk(
-    base_url: str, config: Config, stack: Stack, db: Engine, tally: users.Tally, mode: str, seed: int
-) -> float:
+def _talk(base_url: str, config: Config, db: Engine, tally: users.Tally, mode: str, seed: int) -> float:
     """Lets the crowd talk until STEPS steps were made; seconds that it took."""
     crowd = users.Crowd(base_url, config.engine.served_name, 8, seed, tally, MODES[mode].react)
     hinting = Hinting(db, config) if MODES[mode].hints else None
@@ -104,14 +106,10 @@ def _talk(
     try:
         while time.monotonic() - began < SECONDS and _steps(db) < STEPS:
             time.sleep(1)
-            stack.watch()
-        # The backlog would make more steps than were asked for. Nobody watches from here on.
-        next(part for part in stack.parts if part.name == "learner").stop()
     finally:
         crowd.stop()
         if hinting is not None:
             hinting.stop()
-    _settle(db)
     return time.monotonic() - began
 
 

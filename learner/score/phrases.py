@@ -26,6 +26,7 @@ CORRECTION = _sign(
     r"^no\b(?! (problem|worries|need|doubt|complaints|issues?|errors?|more questions)\b)",
     r"\bthe wrong\b",
     r"^(nope|nah|wrong|incorrect|stop|ugh|huh)\b",
+    r"^not (like (that|this)|that way|this way)\b",
     r"\b(that|this|it|which|still|also|you|answer|code|result|output)('s| is|'re| are| was| got"
     r"| looks?| seems?)? "
     r"(it |that |this )?(completely |totally |just |simply |plain |still |clearly |also |actually )?"

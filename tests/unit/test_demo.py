@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from learner.score.rules import of_user
 from local.demo import report, wish
 
 
@@ -54,3 +55,11 @@ def test_thirds_are_taken_in_order_of_asking():
     found = report.Report(9, 0, 2, asked, ())
     assert (found.first.met, found.last.met, found.last.n) == (0, 3, 3)
     assert [r.met for r in found.by_version().values()] == [0, 0, 3]
+
+
+@pytest.mark.parametrize("pick", range(4))
+def test_the_rules_read_every_wording_of_the_users_as_it_is_meant(pick):
+    praise = wish.reaction("You will love rivers.", "rivers", pick)
+    complaint = wish.reaction("Water.", "rivers", pick)
+    assert of_user(praise, "Explain rivers to me.").value == 1
+    assert of_user(complaint, "Explain rivers to me.").value == -1
