@@ -186,7 +186,7 @@ def _samples(s: Snapshot, settings: Settings) -> Answer | None:
         return None
     has = f"{scored} of {settings.batch_size} samples are there"
     if scored >= settings.batch_size:
-        has = f"of {scored} samples too few may come into one batch (batch.max_share_*)"
+        has = f"{scored} samples are there and a batch closes next, unless batch.max_share_* forbids it"
     more = [f"{_turns(scorable)} to be scored{_put_off(s)}"] * bool(scorable)
     more += [f"{_turns(awaiting)} awaiting a next state"] * bool(awaiting)
     because = ", ".join([has, *more, *_mostly_dropped(s)])

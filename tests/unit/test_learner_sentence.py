@@ -151,7 +151,7 @@ def test_a_batch_that_fills_slowly_says_what_most_turns_are_dropped_for():
 
 
 def test_turns_that_no_batch_has_room_for_name_the_setting():
-    assert "of 20 samples too few may come into one batch (batch.max_share_*)" in sentence(
+    assert "20 samples are there and a batch closes next, unless batch.max_share_* forbids it" in sentence(
         facts(**live(scored=20))
     )
 
