@@ -7,6 +7,8 @@ TORCH ?= torch==2.13.0
 STATE := .dukou
 BIN := $(STATE)/venv/bin
 STAMP := $(STATE)/venv/.installed
+# Tests make their own state folders.
+TESTS = env -u DUKOU_STATE_DIR $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 export DUKOU_STATE_DIR ?= $(CURDIR)/$(STATE)
@@ -58,10 +60,10 @@ types: $(STAMP)  ## strict types
 	@$(BIN)/mypy
 
 unit: $(STAMP)  ## the fast tests alone
-	@$(BIN)/python -m pytest tests/unit
+	@$(TESTS) tests/unit
 
 test: engine-install lint types  ## lint, types and the whole suite, the real SGLang included
-	@$(BIN)/python -m pytest
+	@$(TESTS)
 
 bench: $(STAMP)  ## make bench B=name; without B, the list
 ifdef B
