@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from gateway.relay import admin, auth, ending, errors, feedback, identity, metrics
 from gateway.relay.client import Send
+from gateway.relay.connection import Headers
 from gateway.relay.endpoint import PATHS, Receive, Relay, Scope
 from gateway.relay.errors import GatewayError
 from gateway.relay.health import Health
@@ -16,7 +17,7 @@ from gateway.relay.metrics import Metrics
 from gateway.relay.routes import Router
 from gateway.relay.side import make_side_app
 from gateway.relay.turn import Services
-from gateway.relay.upstream import Headers, Upstreams
+from gateway.relay.upstream import Upstreams
 from gateway.spool.writer import SpoolWriter
 from store.config_model import Config
 from store.paths import StatePaths

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.relay.connection import Headers
 from gateway.relay.identity import Session
-from gateway.relay.upstream import Headers
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 

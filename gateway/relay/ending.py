@@ -6,10 +6,10 @@ from typing import Any
 
 from gateway.relay import errors
 from gateway.relay.client import Inbound
+from gateway.relay.connection import Headers
 from gateway.relay.errors import BusyError, GatewayError, UpstreamClosedError
 from gateway.relay.identity import Identity, recorded_headers
 from gateway.relay.routes import Engine
-from gateway.relay.upstream import Headers
 
 TENANT = "default"
 

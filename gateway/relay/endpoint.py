@@ -7,9 +7,9 @@ from typing import Any
 
 from gateway.relay import capture, identity
 from gateway.relay.client import Client, Inbound, Send
+from gateway.relay.connection import Headers
 from gateway.relay.errors import MethodNotAllowedError, TooLargeError, UnsupportedEncodingError
 from gateway.relay.turn import Services, Turn
-from gateway.relay.upstream import Headers
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Scope = MutableMapping[str, Any]

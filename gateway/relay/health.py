@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gateway.relay.connection import Request
 from gateway.relay.errors import UpstreamError
 from gateway.relay.metrics import Metrics
 from gateway.relay.routes import Engine, Router
-from gateway.relay.upstream import Request, Upstreams
+from gateway.relay.upstream import Upstreams
 from gateway.spool.writer import WARN_SHARE, SpoolWriter
 
 _PROBE_SECONDS = 2.0

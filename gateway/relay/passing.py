@@ -12,10 +12,11 @@ import orjson
 from gateway.relay import errors
 from gateway.relay.capture import CHAT, COMPLETIONS
 from gateway.relay.client import NO_BUFFERING, Client
+from gateway.relay.connection import Headers, header
 from gateway.relay.ending import Ending
 from gateway.relay.errors import GatewayError, UpstreamClosedError, UpstreamError
 from gateway.relay.filter import DONE, Cuts, StreamFilter, filter_body
-from gateway.relay.upstream import Headers, Reply, header
+from gateway.relay.upstream import Reply
 
 #: Reply headers that end at this hop, or that Dukou or its server writes itself.
 _NOT_PASSED = frozenset(

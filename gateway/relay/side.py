@@ -9,9 +9,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from gateway.relay import auth, errors
+from gateway.relay.connection import Request as UpstreamRequest
 from gateway.relay.errors import GatewayError, MethodNotAllowedError, NotFoundError, UpstreamError
 from gateway.relay.turn import Services
-from gateway.relay.upstream import Request as UpstreamRequest
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _MODELS_SECONDS = 10.0  # for which the engine's own description of its model is remembered

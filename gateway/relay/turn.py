@@ -15,13 +15,14 @@ import orjson
 
 from gateway.relay import capture, ending, identity, settle
 from gateway.relay.client import Client, Inbound
+from gateway.relay.connection import Request
 from gateway.relay.ending import Ending
 from gateway.relay.errors import GatewayError, UpstreamClosedError, UpstreamConnectError, UpstreamError
 from gateway.relay.health import Health
 from gateway.relay.metrics import Stopwatch
 from gateway.relay.passing import Answer
 from gateway.relay.routes import Engine, Router
-from gateway.relay.upstream import Reply, Request, Upstreams
+from gateway.relay.upstream import Reply, Upstreams
 from gateway.spool.writer import SpoolWriter
 
 logger = logging.getLogger(__name__)
