@@ -12,7 +12,7 @@ import torch
 from bench.training.batch import Job, from_argv, sequences
 from learner.train import model, objective, weights
 from learner.train.sample import Sample
-from store.config_model import Loss, Trainer
+from store.config_learning import Loss, Trainer
 
 
 def samples(job: Job) -> list[Sample]:

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from store import partitions, retention
-from store.config_model import Storage
+from store.config_serving import Storage
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.spool.format import Kind, encode
-from store.config_model import Spool
+from store.config_serving import Spool
 
 logger = logging.getLogger(__name__)
 

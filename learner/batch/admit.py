@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from learner.batch.rules import Candidate, Limits, staleness, why_dropped
-from store.config_model import Batch
+from store.config_learning import Batch
 
 #: What a share can be of, each with its owner: a user's or a session's name means nothing in another tenant.
 Kind = Literal["tenant", "user", "session", "task"]

@@ -16,7 +16,8 @@ from learner.batch.rules import Candidate, Limits
 from learner.train.base import vocabulary
 from store import batches, candidates, policies, versions
 from store.batches import Backlog, NewSample
-from store.config_model import Batch, Config
+from store.config_learning import Batch
+from store.config_model import Config
 from store.policies import Policy
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from learner.batch import advantage
 from learner.batch.baseline import Observation, centre, session_key
 from learner.batch.rules import Candidate, Limits, staleness, usable_hint
-from store.config_model import Advantage
+from store.config_learning import Advantage
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from store import batches
 from store.batches import Ended
-from store.config_model import Guard
+from store.config_learning import Guard
 from store.policies import Policy
 
 #: Skipped batches in a row after which a person should look.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from store import config_model
+from store import config_learning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Access:
             return ""
 
 
-def of_judge(settings: config_model.Judge) -> Access:
+def of_judge(settings: config_learning.Judge) -> Access:
     return Access(
         section="judge",
         model=settings.model,
@@ -50,7 +50,7 @@ def of_judge(settings: config_model.Judge) -> Access:
     )
 
 
-def of_teacher(settings: config_model.Teacher) -> Access:
+def of_teacher(settings: config_learning.Teacher) -> Access:
     return Access(
         section="teacher",
         model=settings.model,

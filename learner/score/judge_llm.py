@@ -12,7 +12,7 @@ from learner.score.next_state import Case
 from learner.score.parse import UNPARSABLE, parse, without_thinking
 from learner.score.render import CASE_CHARACTERS, fence, render
 from learner.score.rubric import Rubrics
-from store import config_model
+from store import config_learning
 from store.spending import Caps
 from store.votes import OK, Vote
 
@@ -44,7 +44,7 @@ VERDICT_FORMAT: dict[str, Any] = {
 
 
 class LLMJudge:
-    def __init__(self, settings: config_model.Judge, *, clock: Clock, as_side: bool = False) -> None:
+    def __init__(self, settings: config_learning.Judge, *, clock: Clock, as_side: bool = False) -> None:
         """`as_side` marks the calls as side turns, for a judge that is the policy's own endpoint.
 
         Raises:

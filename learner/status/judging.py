@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from store import calls, feedback, spending
 from store.calls import Outcomes
-from store.config_model import Judge
+from store.config_learning import Judge
 from store.feedback import Counted
 from store.spending import Caps, Spent
 

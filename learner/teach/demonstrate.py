@@ -12,14 +12,14 @@ from learner.score.channel import Channel
 from learner.score.next_state import text_of, well_formed
 from learner.score.parse import without_thinking
 from learner.teach.prompt import with_hint
-from store import config_model
+from store import config_learning
 from store.calls import Call
 
 _ROLES = frozenset({"system", "developer", "user", "assistant"})
 
 
 class Demonstrator:
-    def __init__(self, settings: config_model.Teacher) -> None:
+    def __init__(self, settings: config_learning.Teacher) -> None:
         self.source = f"teacher:{settings.model}"
         self._max_tokens = settings.max_tokens
         access = of_teacher(settings)

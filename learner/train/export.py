@@ -15,7 +15,7 @@ from torch import Tensor
 from learner.train import folder
 from learner.train.lora import LoraLinear
 from learner.train.weights import Weights
-from store.config_model import Trainer
+from store.config_learning import Trainer
 
 #: Weight files of other formats: they would hold the base's weights beside the new ones.
 OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from learner.train.metrics import Metrics
-from store.config_model import Guard
+from store.config_learning import Guard
 
 #: The first steps' mean is what later ones are held against; fewer say too little.
 FIRST = 4

@@ -10,7 +10,7 @@ from torch import Tensor
 from learner.train import loss, model
 from learner.train.sample import Sample, pack
 from learner.train.weights import Weights
-from store.config_model import Loss, Trainer
+from store.config_learning import Loss, Trainer
 
 #: A token of negative advantage costs at most this many times its advantage.
 DUAL_CLIP = 3.0

@@ -24,8 +24,9 @@ from learner.train.guard import Refusal, refuse
 from learner.train.ledger import Ledger, Work
 from learner.train.objective import Totals
 from learner.train.weights import LoraWeights, Weights
-from store.config_model import Config, Guard, Loss
-from store.config_model import Trainer as Settings
+from store.config_learning import Guard, Loss
+from store.config_learning import Trainer as Settings
+from store.config_model import Config
 from store.paths import StatePaths
 
 log = logging.getLogger("dukou.learner")

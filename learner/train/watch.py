@@ -8,7 +8,7 @@ It is looked at again and again, so the confidence should be well above 0.95.
 import math
 from statistics import NormalDist
 
-from store.config_model import Watch
+from store.config_learning import Watch
 from store.watch import Observed, Sampled
 
 

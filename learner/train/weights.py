@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from learner.train import lora
 from learner.train.model import HfModel
-from store.config_model import Trainer
+from store.config_learning import Trainer
 
 
 class Weights(ABC):

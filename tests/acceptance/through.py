@@ -11,7 +11,8 @@ from sqlalchemy import Engine, text
 
 from gateway.drain.drainer import Drainer
 from gateway.spool.reader import SpoolReader
-from store.config_model import Config, Gateway
+from store.config_model import Config
+from store.config_serving import Gateway
 from tests.acceptance.conftest import RealEngine
 from tests.fakes.gateway import Running, running
 

@@ -10,7 +10,8 @@ from sqlalchemy import Engine, select
 from gateway.drain.drainer import Drainer
 from gateway.spool.reader import SpoolReader
 from store import whole
-from store.config_model import Config, Session
+from store.config_model import Config
+from store.config_serving import Session
 from store.tables import turn_states, turns
 from tests.fakes.spooled import Worker
 

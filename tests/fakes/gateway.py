@@ -11,7 +11,8 @@ import httpx
 
 from gateway.relay import serve
 from gateway.spool.format import Kind, Record, decode
-from store.config_model import Config, Engine, Gateway
+from store.config_model import Config
+from store.config_serving import Engine, Gateway
 
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -8,8 +8,9 @@ import numpy as np
 from sqlalchemy import Connection, Engine
 
 from store import policies, publishing
-from store.config_model import Batch, Config, Trainer
-from store.config_model import Engine as EngineSettings
+from store.config_learning import Batch, Trainer
+from store.config_model import Config
+from store.config_serving import Engine as EngineSettings
 from store.policies import Policy
 from store.stages import Stage
 from tests.fakes.tiny_llama import VOCABULARY, save

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from learner.train import model, objective, weights
 from learner.train.sample import from_turn
 from store import batches
-from store.config_model import Loss, Trainer
+from store.config_learning import Loss, Trainer
 from tests.fakes.training import config, fill, make_policy, rows
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from gateway.relay import ending
 from gateway.relay.client import Inbound
 from gateway.relay.identity import identify, new_turn_id
 from gateway.spool.writer import SpoolWriter
-from store.config_model import Spool
+from store.config_serving import Spool
 from tests.fakes.ferry import START, Ferry
 from tests.fakes.spooled import reply_body, reply_meta, request_body, request_meta, user
 
@@ -77,7 +77,8 @@ def test_the_meta_that_the_relay_writes_is_understood(ferry):
 _DRAIN = """
 import sys
 from pathlib import Path
-from store.config_model import Config, Database
+from store.config_model import Config
+from store.config_serving import Database
 from gateway.drain.process import main
 main(Config(state_dir=Path(sys.argv[1]), database=Database(url=sys.argv[2])))
 """

@@ -8,7 +8,7 @@ import pytest
 
 from learner.batch.admit import HELD, TAKEN, Room
 from learner.batch.rules import Candidate, Limits
-from store.config_model import Batch
+from store.config_learning import Batch
 
 LIMITS = Limits(depth={n: 9 - n for n in range(10)}, max_staleness=2, max_tokens=100, vocabulary=512)
 TURN = Candidate(uuid.UUID(int=1), "t", "u", "s", b"p", "chat", 9, 9, 20, 5, 0, 511, 1.0, False, False)

@@ -5,7 +5,7 @@ import pytest
 
 from learner.batch.compose import assemble
 from learner.batch.rules import RULES, Candidate, Limits, staleness, why_dropped
-from store.config_model import Advantage
+from store.config_learning import Advantage
 from store.stages import REASONS
 
 LIMITS = Limits(depth={7: 0, 6: 1, 4: 2, 2: 3, 0: 4}, max_staleness=3, max_tokens=100, vocabulary=512)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from store.config import OTHER_VARIABLES, ConfigError, from_mapping, load, load_config
 from store.config_keys import settings, shown
-from store.config_model import Judge
+from store.config_learning import Judge
 
 SECRET = "sk-very-secret"
 DIGEST = "sha256:" + "0f" * 32

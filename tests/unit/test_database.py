@@ -7,7 +7,8 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
 from store import database
-from store.config_model import Config, Database
+from store.config_model import Config
+from store.config_serving import Database
 from store.database import JsonText, UnusableUrlError
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from learner.train import export, folder, model, prune
 from learner.train.weights import FullWeights, LoraWeights
-from store.config_model import Trainer
+from store.config_learning import Trainer
 from tests.fakes.tiny_llama import save
 
 BF16 = torch.bfloat16

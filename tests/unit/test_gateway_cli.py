@@ -7,7 +7,8 @@ import pytest
 
 from gateway.cli import exposed, main
 from gateway.supervise import Child, backoff
-from store.config_model import Config, Gateway
+from store.config_model import Config
+from store.config_serving import Gateway
 
 
 def test_help_imports_nothing_heavy(

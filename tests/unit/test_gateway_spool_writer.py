@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.spool.writer import SpoolWriter
-from store.config_model import Spool
+from store.config_serving import Spool
 from tests.fakes.gateway import recorded
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from learner.train.guard import refuse
-from store.config_model import Guard
+from store.config_learning import Guard
 from store.stages import REASONS
 
 USUAL = {

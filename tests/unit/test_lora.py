@@ -3,7 +3,7 @@ import torch
 
 from learner.train import lora, model
 from learner.train.weights import FullWeights, LoraWeights
-from store.config_model import Trainer
+from store.config_learning import Trainer
 from tests.fakes.tiny_llama import save
 
 TARGETS = ["q_proj", "down_proj"]

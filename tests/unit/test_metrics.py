@@ -10,7 +10,7 @@ from gateway.drain.report import Report, Reporter
 from gateway.relay import auth
 from gateway.relay.metrics import FAMILIES, Metrics, Stopwatch, render
 from gateway.spool.writer import SpoolWriter
-from store.config_model import Spool
+from store.config_serving import Spool
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 NOW = 1_700_000_000.0

@@ -9,7 +9,7 @@ import torch
 
 from learner.train import loss, model, objective, weights
 from learner.train.sample import Sample
-from store.config_model import Loss, Trainer
+from store.config_learning import Loss, Trainer
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.spool.reader import SpoolReader
 from gateway.spool.writer import SpoolWriter
-from store.config_model import Spool
+from store.config_serving import Spool
 from tests.fakes.gateway import recorded
 
 ROOM = 4000  # bytes that a file may have

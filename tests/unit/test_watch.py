@@ -3,7 +3,7 @@
 import pytest
 
 from learner.train.watch import certain_fall, worse
-from store.config_model import Watch
+from store.config_learning import Watch
 from store.watch import Observed, Sampled
 
 SETTINGS = Watch(turns=50, drop=0.2, length=3.0, confidence=0.99)
