@@ -25,7 +25,7 @@ $(STAMP): locks/dev.lock pyproject.toml
 	@$(PIP) install '$(TORCH)' 2>&1 | grep -v 'is ignored: it is neither' >&2 || true
 	@$(PIP) install --no-deps --require-hashes -r locks/dev.lock 2>&1 | grep -v 'is ignored: it is neither' >&2 || true
 	@$(PIP) install --no-deps --no-build-isolation -e . 2>&1 | grep -v 'is ignored: it is neither' >&2 || true
-	@$(BIN)/python -c 'import torch, litellm, sqlalchemy, gateway, learner, store'
+	@LITELLM_LOCAL_MODEL_COST_MAP=True $(BIN)/python -c 'import torch, litellm, sqlalchemy, gateway, learner, store'
 	@touch $@
 
 engine-install: $(STAMP)  ## install SGLang and the default model, each once
