@@ -3,6 +3,7 @@
 import logging
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,18 @@ from tests.fakes.gateway import recorded
 ROOM = 4000  # bytes that a file may have
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file grows beyond ROOM: a write is cut short there, and the next one fails."""
+    """No file grows beyond ROOM: a write is cut short there, and the next one fails.
+
+    The limit is the whole process's, so it must be gone before the test runner writes to a log of its own.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -37,11 +43,10 @@ def say(writer: SpoolWriter, number: int, size: int = 300) -> None:
     writer.reply({"id": f"{number:032x}", "outcome": "ok"}, b"a" * size)
 
 
-def test_what_does_not_fit_is_counted_and_what_fits_stays_whole(
-    writer: SpoolWriter, full_disk: None, tmp_path: Path
-) -> None:
-    for number in range(20):
-        say(writer, number)
+def test_what_does_not_fit_is_counted_and_what_fits_stays_whole(writer: SpoolWriter, tmp_path: Path) -> None:
+    with full_disk():
+        for number in range(20):
+            say(writer, number)
     turns = recorded(tmp_path)
     whole = [request for request, reply in turns if reply is not None]
     assert len(whole) + writer.lost == 20
@@ -50,9 +55,9 @@ def test_what_does_not_fit_is_counted_and_what_fits_stays_whole(
 
 
 def test_the_log_gets_one_line_and_not_one_a_request(
-    writer: SpoolWriter, full_disk: None, caplog: pytest.LogCaptureFixture
+    writer: SpoolWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.ERROR), full_disk():
         for number in range(200):
             say(writer, number, 300 if number % 2 else 10)
     said = [record for record in caplog.records if "not recorded" in record.message]
@@ -61,13 +66,9 @@ def test_the_log_gets_one_line_and_not_one_a_request(
 
 
 def test_it_goes_on_by_itself_once_there_is_room(tmp_path: Path, writer: SpoolWriter) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
-    try:
+    with full_disk():
         for number in range(10):
             say(writer, number)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     lost = writer.lost
     say(writer, 99)
     assert (writer.lost, writer.problem) == (lost, None)
