@@ -1,6 +1,7 @@
 """A Postgres of the tests' own, started once; a test that asks gets a fresh copy of the migrated schema."""
 
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from psycopg import sql
 from sqlalchemy import Engine, make_url
 
 from store import database, embedded
+
+# The tests' matrices are small: on several threads that wait for each other they are twenty times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _TEMPLATE = "dukou_template"
 _numbers = itertools.count(1)
