@@ -21,6 +21,8 @@ from psycopg.pq import Format
 from sqlalchemy import Dialect
 from sqlalchemy.types import UserDefinedType
 
+from store.wire import Array
+
 Ids = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
 
@@ -46,6 +48,8 @@ def encode_ids(ids: NDArray[Any] | Sequence[int]) -> Int4Wire:
         ValueError: more than one dimension, not integers, masked, or outside int4.
     """
     array = np.asanyarray(ids)
+    if type(array) is np.ndarray and array.dtype == np.int32 and array.ndim == 1 and array.size:
+        return Int4Wire(_encode(_INT4, array, None))
     if array.ndim != 1:
         raise ValueError(f"an int4[] has one dimension, not {array.ndim}")
     if array.size == 0:
@@ -54,7 +58,7 @@ def encode_ids(ids: NDArray[Any] | Sequence[int]) -> Int4Wire:
         raise ValueError(f"an int4[] holds integers, none missing; this is {array.dtype}")
     if array.min() < _INT4_RANGE.min or array.max() > _INT4_RANGE.max:
         raise ValueError("an id is outside int4")
-    return Int4Wire(_encode(_INT4, array.astype(">i4"), None))
+    return Int4Wire(_encode(_INT4, array, None))
 
 
 def encode_logprobs(logprobs: NDArray[Any] | Sequence[float | None]) -> Float4Wire:
@@ -63,18 +67,19 @@ def encode_logprobs(logprobs: NDArray[Any] | Sequence[float | None]) -> Float4Wi
     Raises:
         ValueError: more than one dimension.
     """
-    filled = np.ma.filled(logprobs, np.nan) if np.ma.isMaskedArray(logprobs) else logprobs
-    array = np.asarray(filled, dtype=np.float32)
+    if np.ma.isMaskedArray(logprobs):
+        logprobs = np.ma.filled(logprobs, np.nan)
+    array = np.asarray(logprobs, dtype=np.float32)
     if array.ndim != 1:
         raise ValueError(f"a float4[] has one dimension, not {array.ndim}")
     if array.size == 0:
         return Float4Wire(_EMPTY.pack(0, 0, _FLOAT4))
     missing = np.isnan(array)
-    return Float4Wire(_encode(_FLOAT4, array.astype(">f4").view(">i4"), missing if missing.any() else None))
+    return Float4Wire(_encode(_FLOAT4, array.view(np.int32), missing if missing.any() else None))
 
 
 def _encode(oid: int, words: NDArray[Any], missing: NDArray[np.bool_] | None) -> bytes:
-    """`words`: big-endian, shape [n]; `missing`: shape [n], or None where nothing is."""
+    """`words`: the elements' bits as integers, shape [n]; `missing`: shape [n], or None where nothing is."""
     pairs = np.empty((words.size, 2), dtype=">i4")
     pairs[:, 0] = 4
     pairs[:, 1] = words
@@ -113,6 +118,13 @@ class _Float4Dumper(Dumper):
         return bytes(obj)
 
 
+class _ArrayDumper(Dumper):
+    format, oid = Format.BINARY, 0  # the statement names the type
+
+    def dump(self, obj: Array) -> bytes:
+        return bytes(obj)
+
+
 class _Int4Loader(Loader):
     def load(self, data: bytes | bytearray | memoryview) -> Ids:
         return decode_ids(bytes(data))
@@ -124,9 +136,10 @@ class _Float4Loader(Loader):
 
 
 def register(connection: Connection[Any]) -> None:
-    """Teaches one psycopg connection both types; `store.database.engine` does so for each of its own."""
+    """Teaches one psycopg connection these types; `store.database.engine` does so for each of its own."""
     connection.adapters.register_dumper(Int4Wire, _Int4Dumper)
     connection.adapters.register_dumper(Float4Wire, _Float4Dumper)
+    connection.adapters.register_dumper(Array, _ArrayDumper)
     connection.adapters.register_loader(_INT4_ARRAY, _Int4Loader)
     connection.adapters.register_loader(_FLOAT4_ARRAY, _Float4Loader)
 

@@ -62,7 +62,7 @@ class Digests:
     """Digests of a turn's beginnings; each count is hashed once."""
 
     def __init__(self, body: Body, prompt_ids: Ids | None, response_ids: Ids | None) -> None:
-        hashes = b"".join(piece.hash for piece in body.messages or ())
+        hashes = b"".join([piece.hash for piece in body.messages or ()])
         self.hashes = memoryview(hashes) if body.messages is not None else None
         self.message_count = len(body.messages) if body.messages is not None else None
         self.prompt = _bytes(prompt_ids)

@@ -1,11 +1,13 @@
 """What was said, kept once: pieces of request bodies under the hash of their bytes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from uuid import UUID
 
 from sqlalchemy import Connection, text
+
+from store import wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +28,27 @@ def keep(connection: Connection, pieces: Iterable[Kept]) -> None:
     wanted = {(each.tenant, each.period, each.hash): each for each in pieces}
     # In one order everywhere: two drainers must not wait for each other.
     missing = sorted(wanted.keys() - _there(connection, wanted.keys()))
-    if missing:
-        rows = [wanted[key] for key in missing]
-        given = tuple([getattr(row, name) for row in rows] for name in _NAMES)
-        connection.exec_driver_sql(_KEEP, given)
+    rows = [wanted[key] for key in missing]
+    if rows:
+        given = {
+            "tenants": wire.texts([row.tenant for row in rows]),
+            "periods": wire.days([row.period for row in rows]),
+            "hashes": wire.blobs([row.hash for row in rows]),
+            "bodies": wire.blobs([row.body for row in rows]),
+            "readable": wire.texts([row.readable for row in rows]),
+            "answers": wire.uuids([row.answer_id for row in rows]),
+            "places": wire.integers([row.answer_at for row in rows]),
+        }
+        connection.execute(_KEEP, given)
 
 
 def _there(connection: Connection, keys: Iterable[tuple[str, date, bytes]]) -> set[tuple[str, date, bytes]]:
     """Asked before the bodies are sent: most of them were said before."""
     wanted = list(keys)
     given = {
-        "tenants": [tenant for tenant, _, _ in wanted],
-        "periods": [period for _, period, _ in wanted],
-        "hashes": [digest for _, _, digest in wanted],
+        "tenants": wire.texts([tenant for tenant, _, _ in wanted]),
+        "periods": wire.days([period for _, period, _ in wanted]),
+        "hashes": wire.blobs([digest for _, _, digest in wanted]),
     }
     return {(row[0], row[1], bytes(row[2])) for row in connection.execute(_THERE, given)} if wanted else set()
 
@@ -51,10 +61,9 @@ _THERE = text(
     " cross join lateral (select tenant, period, hash from contents"
     "   where tenant = wanted.tenant and period = wanted.period and hash = wanted.hash limit 1) c"
 )
-_NAMES = tuple(field.name for field in fields(Kept))
-# In binary: as text, bytes would be sent as twice as many hexadecimal digits.
-_KEEP = (
-    f"insert into contents ({', '.join(_NAMES)}) select * from unnest("
-    "%b::text[], %b::date[], %b::bytea[], %b::bytea[], %b::text[], %b::uuid[], %b::int4[])"
+_KEEP = text(
+    "insert into contents (tenant, period, hash, body, readable, answer_id, answer_at) select * from unnest("
+    " cast(:tenants as text[]), cast(:periods as date[]), cast(:hashes as bytea[]), cast(:bodies as bytea[]),"
+    " cast(:readable as text[]), cast(:answers as uuid[]), cast(:places as int4[]))"
     " on conflict do nothing"
 )

@@ -1,13 +1,11 @@
 """Rows into a table by COPY, in Postgres's binary format: a tenth of the CPU of a statement a row.
 
-A row is the number of its fields, then each field's length and bytes, big-endian; NULL has length -1. Each
-column's encoder follows from its type. COPY knows no ON CONFLICT: the caller has looked what is there.
+A row is the number of its fields, then the fields (`store/wire.py`). How a column is written follows from its
+type. COPY knows no ON CONFLICT: the caller has looked what is there.
 """
 
-import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -26,23 +24,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+from store import wire
 from store.arrays import Float4Array, Int4Array, encode_ids, encode_logprobs
 
 _HEAD = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 _TAIL = struct.pack(">h", -1)
-_NULL = struct.pack(">i", -1)
-_length = struct.Struct(">i").pack
-_int4 = struct.Struct(">i").pack
-_int8 = struct.Struct(">q").pack
-_float8 = struct.Struct(">d").pack
-_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_EPOCH_DAY = date(2000, 1, 1).toordinal()
-
-Encoder = Callable[[Any], bytes]
 
 
 def copy_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows that all have the same columns; the others take their defaults.
+    """Writes rows that all have the same columns in the same order; the others take their defaults.
 
     Raises:
         DBAPIError: as an INSERT would; a row that is there already is an IntegrityError.
@@ -51,9 +41,8 @@ def copy_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, 
     if not rows:
         return
     names = list(rows[0])
-    encoders = [_encoder(table.c[name].type) for name in names]
-    data = b"".join((_HEAD, *(_row(row.values(), encoders) for row in rows), _TAIL))
     statement = f"copy {table.name} ({', '.join(names)}) from stdin (format binary)"
+    data = _encoded(rows, [_field(table.c[name].type) for name in names])
     raw = connection.connection.driver_connection
     if not isinstance(raw, psycopg.Connection):
         raise TypeError("COPY needs psycopg")
@@ -70,46 +59,38 @@ def copy_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, 
         ) from error
 
 
-def _row(values: Iterable[Any], encoders: Sequence[Encoder]) -> bytes:
-    parts = [struct.pack(">h", len(encoders))]
-    for value, encode in zip(values, encoders, strict=True):
-        if value is None:
-            parts.append(_NULL)
-        else:
-            field = encode(value)
-            parts.append(_length(len(field)))
-            parts.append(field)
+def _encoded(rows: Sequence[Mapping[str, Any]], fields: Sequence[wire.Field]) -> bytes:
+    count = struct.pack(">h", len(fields))
+    parts = [_HEAD]
+    for row in rows:
+        parts.append(count)
+        parts += [
+            wire.NULL if value is None else field(value)
+            for field, value in zip(fields, row.values(), strict=True)
+        ]
+    parts.append(_TAIL)
     return b"".join(parts)
 
 
-def _timestamp(value: datetime) -> bytes:
-    since = value - _EPOCH
-    return _int8((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _encoder(kind: Any) -> Encoder:
+def _field(kind: Any) -> wire.Field:
     """Raises TypeError for a type that no table has today."""
-    for known, encode in _ENCODERS:
+    for known, field in _FIELDS:
         if isinstance(kind, known):
-            return encode
+            return field
     raise TypeError(f"COPY of {kind!r} is not known")
 
 
 # An order: BigInteger would be an Integer, and is in none of the tables that are copied into.
-_ENCODERS: tuple[tuple[type[Any], Encoder], ...] = (
-    (Uuid, lambda value: value.bytes),
-    (Text, str.encode),
-    (Boolean, lambda value: b"\1" if value else b"\0"),
-    (Date, lambda value: _int4(value.toordinal() - _EPOCH_DAY)),
-    (DateTime, _timestamp),
-    (Float, _float8),
-    (Integer, _int4),
-    (LargeBinary, bytes),
-    (JSON, _json),
-    (Int4Array, encode_ids),
-    (Float4Array, encode_logprobs),
+_FIELDS: tuple[tuple[type[Any], wire.Field], ...] = (
+    (Uuid, wire.uuid),
+    (Text, wire.text),
+    (Boolean, wire.boolean),
+    (Date, wire.day),
+    (DateTime, wire.moment),
+    (Float, wire.double),
+    (Integer, wire.integer),
+    (LargeBinary, wire.blob),
+    (JSON, wire.json_text),
+    (Int4Array, lambda value: wire.blob(encode_ids(value))),
+    (Float4Array, lambda value: wire.blob(encode_logprobs(value))),
 )

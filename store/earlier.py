@@ -6,14 +6,16 @@ the answer: what a window of the conversation ends with). Digests begin at the k
 matches is of the same key. Nothing here reads a history.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, TextClause, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY, BYTEA
-from sqlalchemy.types import Uuid
+from sqlalchemy import Connection, TextClause, text
+
+from store import wire
 
 _COLUMNS = """
     t.id, t.request_id, t.key_id, t.user_name, t.session_id, t.segment_id, t.parent_id, t.parent_messages,
@@ -25,6 +27,11 @@ _COLUMNS = """
     ) as continued
 """
 # Not EXISTS: the planner may hash it, and would then read every turn there is.
+
+NEWEST = 32  # turns that read alike, of which lineage looks at: a health check's "ping" is sent all day
+OF_SESSION = 256  # turns of one session, likewise
+
+Key = tuple[str, bytes]  # tenant and digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +59,45 @@ class Earlier:
     continued: bool  # it is the parent of a main turn
 
 
+@dataclass(frozen=True, slots=True)
+class InSession:
+    """The last answer in a request whose client names the session."""
+
+    tenant: str
+    session: str
+    history: bytes
+    prompt: bytes
+
+
 def find(
     connection: Connection,
-    tenants: Iterable[str],
-    histories: Iterable[bytes] = (),
-    prompts: Iterable[bytes] = (),
-    ids: Iterable[UUID] = (),
-    exchanges: Iterable[bytes] = (),
+    *,
+    histories: Iterable[Key] = (),
+    prompts: Iterable[Key] = (),
+    exchanges: Iterable[Key] = (),
+    ids: Iterable[tuple[str, UUID]] = (),
 ) -> list[Earlier]:
-    """The turns of these tenants that have one of the digests or ids: an index look-up each."""
+    """The turns with one of these digests, the NEWEST of each, or one of these ids; all with their tenant."""
+    given: dict[str, wire.Array] = {}
+    digests = {"history_hash": histories, "prompt_hash": prompts, "exchange_hash": exchanges}
+    for column, keys in digests.items():
+        _give(given, column, list(keys), wire.blobs)
+    _give(given, "id", list(ids), wire.uuids)
+    if not given:
+        return []
+    asked = tuple([column for column in (*digests, "id") if column in given])
+    return [Earlier(**row) for row in connection.execute(_find(asked), given).mappings()]
+
+
+def in_sessions(connection: Connection, wanted: Sequence[InSession]) -> list[Earlier]:
+    """What `find` may have missed because other sessions read alike: among a session's newest turns."""
     given = {
-        "tenants": sorted(set(tenants)),
-        "histories": list(histories),
-        "prompts": list(prompts),
-        "exchanges": list(exchanges),
-        "ids": list(ids),
+        "tenants": wire.texts([one.tenant for one in wanted]),
+        "sessions": wire.texts([one.session for one in wanted]),
+        "histories": wire.blobs([one.history for one in wanted]),
+        "prompts": wire.blobs([one.prompt for one in wanted]),
     }
-    return [Earlier(**row) for row in connection.execute(_FIND, given).mappings()]
+    return [Earlier(**row) for row in connection.execute(_IN_SESSIONS, given).mappings()] if wanted else []
 
 
 def summaries(connection: Connection, tenant: str, key_id: str | None) -> list[Earlier]:
@@ -82,27 +111,53 @@ def last_ordinals(
 ) -> dict[tuple[str, str, str], int]:
     """(tenant, session id, kind) → the highest ordinal among its newest turns; `sessions`: (tenant, id)."""
     wanted = sorted(set(sessions))
-    given = {"tenants": _column(wanted, 0), "sessions": _column(wanted, 1)}
+    given = {
+        "tenants": wire.texts([tenant for tenant, _ in wanted]),
+        "sessions": wire.texts([session for _, session in wanted]),
+    }
     return {(row[0], row[1], row[2]): row[3] for row in connection.execute(_LAST_ORDINALS, given)}
 
 
-def _column(pairs: Sequence[tuple[str, str]], index: int) -> list[str]:
-    return [pair[index] for pair in pairs]
+def _give(
+    given: dict[str, wire.Array],
+    column: str,
+    keys: Sequence[tuple[str, Any]],
+    array: Callable[[list[Any]], wire.Array],
+) -> None:
+    if keys:
+        given[f"{column}_of"] = wire.texts([tenant for tenant, _ in keys])
+        given[column] = array([value for _, value in keys])
 
 
-# Each branch has an index of its own; together they are one round trip.
-_FIND: TextClause = text(
-    f"select {_COLUMNS} from turns t where t.id in ("
-    " select id from turns where tenant = any(cast(:tenants as text[])) and history_hash = any(:histories)"
-    " union select id from turns where tenant = any(cast(:tenants as text[])) and prompt_hash = any(:prompts)"
-    " union select id from turns where tenant = any(cast(:tenants as text[]))"
-    "   and exchange_hash = any(:exchanges)"
-    " union select id from turns where tenant = any(cast(:tenants as text[])) and id = any(:ids))"
-).bindparams(
-    bindparam("exchanges", type_=ARRAY(BYTEA())),
-    bindparam("histories", type_=ARRAY(BYTEA())),
-    bindparam("prompts", type_=ARRAY(BYTEA())),
-    bindparam("ids", type_=ARRAY(Uuid())),
+@lru_cache
+def _find(columns: tuple[str, ...]) -> TextClause:
+    """One round trip for all; no branch that nobody asks for, since each is planned anew every time."""
+    found = " union ".join(_BY_ID if column == "id" else _newest(column) for column in columns)
+    return text(f"select {_COLUMNS} from turns t where t.id in ({found})")
+
+
+def _newest(column: str) -> str:
+    """The ids of the newest turns of each digest: an index look-up each, however many there are."""
+    return (
+        f"select found.id from unnest(cast(:{column}_of as text[]), cast(:{column} as bytea[]))"
+        "   as wanted (tenant, digest)"
+        f" cross join lateral (select id from turns where tenant = wanted.tenant and {column} = wanted.digest"
+        f"   order by started_at desc limit {NEWEST}) as found"
+    )
+
+
+_BY_ID = (
+    "select named.id from unnest(cast(:id_of as text[]), cast(:id as uuid[])) as wanted (tenant, id)"
+    " join turns named on named.id = wanted.id and named.tenant = wanted.tenant"
+)
+_IN_SESSIONS: TextClause = text(
+    f"select {_COLUMNS} from turns t where t.id in (select newest.id"
+    " from unnest(cast(:tenants as text[]), cast(:sessions as text[]), cast(:histories as bytea[]),"
+    "   cast(:prompts as bytea[])) as wanted (tenant, session_id, history_hash, prompt_hash)"
+    " cross join lateral (select id, history_hash, prompt_hash from turns"
+    "   where tenant = wanted.tenant and session_id = wanted.session_id"
+    f"   order by started_at desc limit {OF_SESSION}) as newest"
+    " where newest.history_hash = wanted.history_hash or newest.prompt_hash = wanted.prompt_hash)"
 )
 _SUMMARIES: TextClause = text(
     f"select {_COLUMNS} from turns t where t.tenant = :tenant and t.kind_reason = 'summary'"

@@ -52,7 +52,7 @@ def lay(facts: Facts, candidates: Iterable[Base], parent: Base | None) -> Laid:
     base = _as_base(facts, own, shared)
     columns["answer_digest"] = base.answer_digest
     answers = {one.answer_digest: one.id for one in near if one.answer_digest is not None}
-    kept = tuple(_kept(facts, piece, answers) for piece in _new_pieces(facts.body, shared))
+    kept = tuple([_kept(facts, piece, answers) for piece in _new_pieces(facts.body, shared)])
     return Laid(columns, kept, base)
 
 
@@ -71,7 +71,7 @@ def _body_columns(body: Body, own: Digests, shared: Shared) -> dict[str, Any]:
 
 
 def _id_columns(facts: Facts, own: Digests, shared: Shared) -> dict[str, Any]:
-    known = [ids for ids in (facts.prompt_ids, facts.response_ids) if ids is not None and ids.size]
+    known = [ids for ids in (facts.prompt_ids, facts.response_ids) if ids is not None and len(ids)]
     prompt = facts.prompt_ids
     return {
         "prompt_ids": prompt[shared.tokens :] if prompt is not None else None,
@@ -91,7 +91,7 @@ def _new_pieces(body: Body, shared: Shared) -> tuple[Piece, ...]:
 def _kept(facts: Facts, piece: Piece, answers: Mapping[bytes, UUID]) -> Kept:
     """The piece, without the answer in it where that is stored with its turn."""
     whole = Kept(facts.tenant, facts.period, piece.hash, piece.body, piece.readable)
-    turn_id = answers.get(_answer_digest(piece.said) or b"")
+    turn_id = answers.get(_answer_digest(piece.said) or b"") if answers else None
     if turn_id is None:
         return whole
     literal = json.dumps(piece.said, ensure_ascii=False).encode()  # as Postgres's to_json writes it

@@ -5,11 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, bindparam, delete, select, text
-from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, insert
-from sqlalchemy.types import Uuid
+from sqlalchemy import Connection, delete, select, text
+from sqlalchemy.dialects.postgresql import insert
 
-from store import whole
+from store import whole, wire
 from store.earlier import Earlier
 from store.tables import orphans, turns
 
@@ -38,7 +37,7 @@ def missing(
     connection: Connection, tenants: Iterable[str], prompts: Iterable[bytes], ids: Iterable[UUID]
 ) -> list[Orphan]:
     """Those whose parent may be a turn with one of these prompt digests or ids, oldest first."""
-    given = {"tenants": sorted(set(tenants)), "prompts": list(prompts), "ids": list(ids)}
+    given = {"tenants": wire.texts(set(tenants)), "prompts": wire.blobs(prompts), "ids": wire.uuids(ids)}
     return [Orphan(**row) for row in connection.execute(_MISSING, given).mappings()]
 
 
@@ -87,8 +86,9 @@ def adopt(connection: Connection, orphan: Orphan, child: Earlier, parent: Earlie
 
 _MISSING = text(
     "select * from orphans where tenant = any(cast(:tenants as text[]))"
-    " and (prompt_hash = any(:prompts) or parent_id = any(:ids)) order by turn_id"
-).bindparams(bindparam("prompts", type_=ARRAY(BYTEA())), bindparam("ids", type_=ARRAY(Uuid())))
+    " and (prompt_hash = any(cast(:prompts as bytea[])) or parent_id = any(cast(:ids as uuid[])))"
+    " order by turn_id"
+)
 _OF_SESSION = "tenant = :tenant and session_id = :session"
 _LINK = text(
     "update turns set parent_id = :parent, parent_messages = :messages, prefix_ok = null"

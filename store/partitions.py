@@ -19,6 +19,9 @@ TABLES = ("contents", "turns", "turn_states")
 DEFAULT_PERIOD = date(1970, 1, 1)  # of turns in the default partitions
 AROUND = timedelta(days=3)  # partitions are there for so long before and after now
 
+_EPOCH_DAY = DEFAULT_PERIOD.toordinal()
+_DAY_MILLISECONDS = 86_400_000
+
 LOCK_TIMEOUT = "2s"
 
 # A state is updated several times: room on the page keeps the lease's updates out of the indexes (HOT), and
@@ -42,8 +45,11 @@ class Span:
 
 def period_of(turn_id: UUID, spans: Sequence[Span]) -> date:
     """The start of the partition that holds the turn."""
-    day = datetime.fromtimestamp((turn_id.int >> 80) / 1000, UTC).date()
-    return next((span.start for span in spans if span.start <= day < span.end), DEFAULT_PERIOD)
+    day = date.fromordinal(_EPOCH_DAY + (turn_id.int >> 80) // _DAY_MILLISECONDS)
+    for span in spans:
+        if span.start <= day < span.end:
+            return span.start
+    return DEFAULT_PERIOD
 
 
 def wanted(now: datetime, unit: Unit, there: Sequence[Span]) -> list[Span]:

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text, tuple_, update
 
+from store import wire
 from store.tables import sessions
 
 _SWEEP = 500  # sessions that one idle sweep closes at most
@@ -36,8 +37,14 @@ def touch(connection: Connection, touches: Iterable[Touch]) -> None:
         return
     # In one order everywhere: two drainers must not wait for each other.
     rows = [new for _, new in sorted(newest.items())]
-    columns = ("tenant", "id", "key_id", "source", "at")
-    connection.exec_driver_sql(_TOUCH, tuple([getattr(row, name) for row in rows] for name in columns))
+    given = {
+        "tenants": wire.texts([row.tenant for row in rows]),
+        "ids": wire.texts([row.id for row in rows]),
+        "keys": wire.texts([row.key_id for row in rows]),
+        "sources": wire.texts([row.source for row in rows]),
+        "moments": wire.moments([row.at for row in rows]),
+    }
+    connection.execute(_TOUCH, given)
 
 
 def close(connection: Connection, ids: Iterable[tuple[str, str]], now: datetime) -> None:
@@ -78,9 +85,10 @@ _DROP_WAITING = text(
     " join turns t on t.tenant = ended.tenant and t.session_id = ended.session_id"
     " where s.turn_id = t.id and s.stage = 'awaiting_next'"
 )
-_TOUCH = (
+_TOUCH = text(
     "insert into sessions (tenant, id, key_id, source, last_turn_at)"
-    " select * from unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])"
+    " select * from unnest(cast(:tenants as text[]), cast(:ids as text[]), cast(:keys as text[]),"
+    "   cast(:sources as text[]), cast(:moments as timestamptz[]))"
     " on conflict (tenant, id) do update set"
     " last_turn_at = greatest(sessions.last_turn_at, excluded.last_turn_at),"
     " done_at = null, done_reason = null"

@@ -8,12 +8,10 @@ from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import BindParameter, Connection, bindparam, func, select, text, update
-from sqlalchemy.dialects.postgresql import ARRAY, insert
-from sqlalchemy.sql import any_
-from sqlalchemy.types import Uuid
+from sqlalchemy import Connection, Uuid, text
+from sqlalchemy.dialects.postgresql import insert
 
-from store import bases, contents, copying, layout, partitions
+from store import bases, contents, copying, layout, partitions, wire
 from store.body import Body
 from store.contents import Kept
 from store.layout import Facts
@@ -80,11 +78,22 @@ class Place:
     retry_of: UUID | None = None
     ordinal: int = 0
 
+    def at(self, ordinal: int, segment_id: UUID) -> "Place":
+        """The same place, counted."""
+        return Place(
+            session_id=self.session_id,
+            session_source=self.session_source,
+            segment_id=segment_id,
+            parent_id=self.parent_id,
+            parent_messages=self.parent_messages,
+            retry_of=self.retry_of,
+            ordinal=ordinal,
+        )
+
 
 def recorded(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
     """Those of the ids that are turns already: records may be read twice."""
-    query = select(turns.c.id).where(turns.c.id == any_(_uuids(ids)))
-    return set(connection.scalars(query))
+    return set(connection.scalars(_RECORDED, {"ids": wire.uuids(ids)}))
 
 
 def insert_turns(connection: Connection, rows: Sequence[tuple[Recorded, Place]]) -> None:
@@ -118,33 +127,14 @@ def followed(connection: Connection, pairs: Mapping[UUID, UUID]) -> None:
     """
     if not pairs:
         return
-    statement = text(
-        "update turn_states s"
-        " set stage = 'scorable', reason = null, next_turn_id = pair.next_id, changed_at = now()"
-        " from unnest(cast(:turns as uuid[]), cast(:nexts as uuid[])) as pair (turn_id, next_id)"
-        " where s.turn_id = pair.turn_id"
-        " and (s.stage = 'awaiting_next' or (s.stage = 'dropped' and s.reason = 'no_next_state'))"
-    ).bindparams(bindparam("turns", type_=ARRAY(Uuid())), bindparam("nexts", type_=ARRAY(Uuid())))
-    connection.execute(statement, {"turns": list(pairs), "nexts": list(pairs.values())})
+    connection.execute(_FOLLOWED, {"turns": wire.uuids(pairs), "nexts": wire.uuids(pairs.values())})
 
 
 def abandon(connection: Connection, ids: Sequence[UUID]) -> None:
     """Takes attempts that the client repeated out of training, unless a batch has them already."""
     if not ids:
         return
-    open_stages = (Stage.AWAITING_NEXT, Stage.SCORABLE, Stage.SCORED)
-    moved = (
-        update(turn_states)
-        .where(turn_states.c.turn_id == any_(_uuids(ids)), turn_states.c.stage.in_(open_stages))
-        .values(stage=Stage.DROPPED, reason="retry", changed_at=func.now())
-        .returning(turn_states.c.turn_id)
-    )
-    dropped = list(connection.scalars(moved))
-    connection.execute(
-        update(turns)
-        .where(turns.c.id == any_(_uuids(dropped)), turns.c.trainable)
-        .values(trainable=False, untrainable_reason="retry")
-    )
+    connection.execute(_ABANDON, {"ids": wire.uuids(ids)})
 
 
 def put_aside(connection: Connection, turn_id: UUID, error: str, record: bytes) -> None:
@@ -181,16 +171,30 @@ def _begins_with(what: Recorded, where: Place) -> list[UUID]:
     return [one for one in (sibling, where.parent_id, where.retry_of) if one is not None]
 
 
-_RECORDED = tuple(field.name for field in fields(Recorded) if field.name != "body")
+_FACTS = tuple(field.name for field in fields(Recorded) if field.name != "body")
 _PLACE = tuple(field.name for field in fields(Place))
 
 
 def _values(what: Recorded, where: Place) -> dict[str, Any]:
-    row = {name: getattr(what, name) for name in _RECORDED}
+    row = {name: getattr(what, name) for name in _FACTS}
     row.update({name: getattr(where, name) for name in _PLACE})
     row["trainable"] = what.untrainable_reason is None
     return row
 
 
-def _uuids(ids: Sequence[UUID]) -> BindParameter[Any]:
-    return bindparam(None, list(ids), type_=ARRAY(Uuid()))
+_RECORDED = text("select id from turns where id = any(cast(:ids as uuid[]))").columns(id=Uuid)
+_FOLLOWED = text(
+    "update turn_states s"
+    " set stage = 'scorable', reason = null, next_turn_id = pair.next_id, changed_at = now()"
+    " from unnest(cast(:turns as uuid[]), cast(:nexts as uuid[])) as pair (turn_id, next_id)"
+    " where s.turn_id = pair.turn_id"
+    " and (s.stage = 'awaiting_next' or (s.stage = 'dropped' and s.reason = 'no_next_state'))"
+)
+_ABANDON = text(
+    "with dropped as ("
+    "  update turn_states set stage = 'dropped', reason = 'retry', changed_at = now()"
+    "  where turn_id = any(cast(:ids as uuid[])) and stage in ('awaiting_next', 'scorable', 'scored')"
+    "  returning turn_id)"
+    " update turns t set trainable = false, untrainable_reason = 'retry'"
+    " from dropped where t.id = dropped.turn_id and t.trainable"
+)

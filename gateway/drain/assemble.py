@@ -16,6 +16,7 @@ from gateway.fold.body import read as read_body
 from gateway.fold.readable import Marker
 from gateway.fold.reply import fold
 from gateway.lineage import canonical, kinds
+from gateway.lineage.canonical import Form
 from gateway.lineage.decide import Asked, Prefix
 from gateway.spool.format import Record
 from store.body import Body
@@ -45,12 +46,16 @@ class Draft:
 class _Request:
     """The request record, read."""
 
+    id: UUID
+    started_at: datetime
     meta: Mapping[str, Any]
     headers: Mapping[str, str]
     body: Mapping[str, Any]  # empty where the bytes are no JSON object
     pieces: Body
     messages: Sequence[Any]
     endpoint: str
+    root: bytes  # the digest that the key's histories begin with
+    forms: Sequence[Form]  # of the messages
     digests: Sequence[bytes]  # the chain over the messages
 
 
@@ -61,7 +66,7 @@ def assemble(request: Record, reply: Record | None, policy_id: int | None) -> Dr
         KeyError, ValueError: the request's meta lacks what every record has.
     """
     read = _read(request)
-    kind, kind_reason = kinds.kind_of(read.endpoint, read.meta.get("turn_type"), read.body, read.messages)
+    kind, kind_reason = kinds.kind_of(read.endpoint, read.meta.get("turn_type"), read.body, read.forms)
     folded = fold(reply.body) if reply is not None else Reply()
     answers: Sequence[Answer | None] = folded.answers or (None,)
     reply_meta: Mapping[str, Any] = reply.meta if reply is not None else {}
@@ -80,20 +85,34 @@ def _read(request: Record) -> _Request:
     endpoint = _endpoint(str(meta["path"]))
     messages = body.get("messages") if endpoint == kinds.CHAT else None
     messages = messages if isinstance(messages, list) else []
-    start = canonical.root(str(meta["tenant"]), meta.get("key_id"))
+    root = canonical.root(str(meta["tenant"]), meta.get("key_id"))
+    forms = [canonical.form(message) for message in messages]
     headers = {str(name).lower(): str(value) for name, value in (meta.get("headers") or {}).items()}
-    return _Request(meta, headers, body, pieces, messages, endpoint, canonical.chain(start, messages))
+    digests = canonical.chain(root, forms)
+    return _Request(
+        UUID(meta["id"]),
+        _moment(meta["at_ns"]),
+        meta,
+        headers,
+        body,
+        pieces,
+        messages,
+        endpoint,
+        root,
+        forms,
+        digests,
+    )
 
 
 def _asked(read: _Request, kind: str) -> Asked:
     meta, session = read.meta, read.meta.get("session")
     count = read.headers.get("x-stainless-retry-count", "0")
     return Asked(
-        id=UUID(meta["id"]),
+        id=read.id,
         tenant=str(meta["tenant"]),
         key_id=meta.get("key_id"),
         user_name=_user(read.body),
-        started_at=_moment(meta["at_ns"]),
+        started_at=read.started_at,
         kind=kind,
         session=(str(session["id"]), str(session["source"])) if session else None,
         parent_id=UUID(meta["parent"]) if meta.get("parent") else None,
@@ -102,18 +121,17 @@ def _asked(read: _Request, kind: str) -> Asked:
         prompt_hash=read.digests[-1] if read.digests else None,
         attempt=int(count) if count.isascii() and count.isdigit() else 0,
         idempotency_key=read.headers.get("idempotency-key"),
-        openings=tuple(canonical.text(message) for message in _objects(read.messages[:_OPENINGS])),
+        openings=tuple([form.text for form in read.forms[:_OPENINGS] if form.role is not None]),
     )
 
 
 def _prefixes(read: _Request) -> tuple[Prefix, ...]:
     """The beginnings that an earlier turn may have ended with, longest first."""
-    start = canonical.root(str(read.meta["tenant"]), read.meta.get("key_id"))
-    before = [start, *read.digests]
+    before = [read.root, *read.digests]
     return tuple(
-        Prefix(index + 1, read.digests[index], before[index], canonical.text(message))
-        for index, message in reversed(list(enumerate(read.messages)))
-        if isinstance(message, dict) and message.get("role") == "assistant"
+        Prefix(index + 1, read.digests[index], before[index], form.text)
+        for index, form in reversed(list(enumerate(read.forms)))
+        if form.role == "assistant"
     )
 
 
@@ -135,12 +153,12 @@ def _row(
     version = _version(answer, reply_meta)
     is_chat = read.endpoint == kinds.CHAT and bool(read.body)
     sampling_class = sampling.classify(read.body) if is_chat else None
-    request_id = UUID(meta["id"])
+    history_hash, exchange_hash = _with_answer(read, answer)
     prompt_hash = read.digests[-1] if read.digests else None
     prompt_ids = answer.prompt_ids if answer is not None else None
     return Recorded(
-        id=choice_id(request_id, position),
-        request_id=request_id,
+        id=choice_id(read.id, position),
+        request_id=read.id,
         choice_index=answer.index if answer is not None else 0,
         tenant=str(meta["tenant"]),
         key_id=meta.get("key_id"),
@@ -182,13 +200,13 @@ def _row(
             sampling_class=sampling_class,
         ),
         text_altered=mark.altered or read.pieces.altered,
-        history_hash=_history(prompt_hash, answer),
+        history_hash=history_hash,
         prompt_hash=prompt_hash,
-        exchange_hash=_exchange(read, answer),
+        exchange_hash=exchange_hash,
         client_request_id=mark.text(
             next((read.headers[name] for name in _IDS if name in read.headers), None)
         ),
-        started_at=_moment(meta["at_ns"]),
+        started_at=read.started_at,
         first_token_at=_moment(reply_meta["first_byte_ns"]) if reply_meta.get("first_byte_ns") else None,
         finished_at=_moment(reply_meta["finished_ns"]) if reply_meta.get("finished_ns") else None,
     )
@@ -204,21 +222,13 @@ def choice_id(request_id: UUID, position: int) -> UUID:
     return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
 
 
-def _history(prompt_hash: bytes | None, answer: Answer | None) -> bytes | None:
-    if prompt_hash is None or answer is None:
-        return None
-    return canonical.extend(prompt_hash, _message(answer))
-
-
-def _exchange(read: _Request, answer: Answer | None) -> bytes | None:
-    if not read.messages or answer is None:
-        return None
-    start = canonical.root(str(read.meta["tenant"]), read.meta.get("key_id"))
-    return canonical.exchange(start, read.messages[-1], _message(answer))
-
-
-def _message(answer: Answer) -> dict[str, Any]:
-    return {"role": "assistant", "content": answer.text, "tool_calls": answer.tool_calls}
+def _with_answer(read: _Request, answer: Answer | None) -> tuple[bytes | None, bytes | None]:
+    """The digests of the history and of the exchange that the answer ends."""
+    if not read.forms or answer is None:
+        return None, None
+    message = {"role": "assistant", "content": answer.text, "tool_calls": answer.tool_calls}
+    form = canonical.form(message)
+    return canonical.extend(read.digests[-1], form), canonical.exchange(read.root, read.forms[-1], form)
 
 
 def _version(answer: Answer | None, reply_meta: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -261,10 +271,6 @@ def _text(value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) and value else None
-
-
-def _objects(messages: Sequence[Any]) -> list[Mapping[str, Any]]:
-    return [message for message in messages if isinstance(message, Mapping)]
 
 
 def _moment(nanoseconds: int) -> datetime:

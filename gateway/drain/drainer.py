@@ -26,9 +26,9 @@ from store.config_model import Config
 
 _log = logging.getLogger(__name__)
 
-BATCH_TURNS = 200
+BATCH_TURNS = 500
 BATCH_BYTES = 16 * 2**20  # of records; a larger one is a batch of its own
-SCAN_BYTES = 64 * 2**20  # read in one pass: only places are kept of it
+SCAN_BYTES = 8 * 2**20  # read in one pass, and kept until it is written
 WAITING_BYTES = 16 * 2**20  # of drafts that wait for their parent
 LOOK = 0.25  # seconds between looks for a parent that another gateway may have written
 PATIENCE = 2.0  # seconds that a turn waits for a parent that another worker or gateway is about to write

@@ -14,7 +14,7 @@ from gateway.lineage import decide as lineage
 from gateway.lineage.decide import Asked
 from gateway.lineage.known import Known
 from store import earlier, orphans, sessions, turns
-from store.earlier import Earlier
+from store.earlier import Earlier, InSession, Key
 from store.orphans import Orphan
 from store.turns import Place, Recorded
 
@@ -141,34 +141,45 @@ class _Batch:
                 went_on[segment] = draft.asked.id
             for row in draft.rows:
                 here = went_on.get(segment, where.segment_id)
-                yield row, replace(where, ordinal=following[key], segment_id=here)
+                yield row, where.at(following[key], here)
                 following[key] += 1
 
 
 def _lookup(connection: Connection, drafts: Sequence[Draft]) -> Known:
     """What is recorded that any of the drafts may belong to."""
-    tenants = {draft.asked.tenant for draft in drafts}
-    histories, prompts = set[bytes](), set[bytes]()
-    for draft in drafts:
-        nearest = draft.asked.prefixes[:_NEAREST]
-        histories |= {prefix.history for prefix in nearest}
-        prompts |= {prefix.prompt for prefix in nearest}
-        prompts |= {draft.asked.prompt_hash} if draft.asked.prompt_hash is not None else set()
-    named = {draft.asked.parent_id for draft in drafts if draft.asked.parent_id is not None}
-    known = Known(earlier.find(connection, tenants, histories, prompts, named))
+    every = [draft.asked for draft in drafts]
+    histories, prompts = set[Key](), set[Key]()
+    for asked in every:
+        nearest = asked.prefixes[:_NEAREST]
+        histories |= {(asked.tenant, prefix.history) for prefix in nearest}
+        prompts |= {(asked.tenant, prefix.prompt) for prefix in nearest}
+        if asked.prompt_hash is not None:
+            prompts.add((asked.tenant, asked.prompt_hash))
+    named = {(asked.tenant, asked.parent_id) for asked in every if asked.parent_id is not None}
+    known = Known(earlier.find(connection, histories=histories, prompts=prompts, ids=named))
     here = {row.history_hash for draft in drafts for row in draft.rows}
     lost = [
-        draft.asked
-        for draft in drafts
-        if lineage.misses_parent(draft.asked, known)
-        and not (draft.asked.prefixes and draft.asked.prefixes[0].history in here)
+        asked
+        for asked in every
+        if lineage.misses_parent(asked, known) and not (asked.prefixes and asked.prefixes[0].history in here)
     ]
-    further = {prefix.history for asked in lost for prefix in asked.prefixes[_NEAREST:]}
-    exchanges = {exchange.digest for asked in lost for exchange in asked.exchanges}
-    if further or exchanges:
-        for turn in earlier.find(connection, tenants, histories=further, exchanges=exchanges):
-            known.add(turn)
+    for turn in _further(connection, lost):
+        known.add(turn)
     return known
+
+
+def _further(connection: Connection, lost: Sequence[Asked]) -> Iterable[Earlier]:
+    """A second look, for those whose last answer's turn was not among the nearest."""
+    histories = {(asked.tenant, prefix.history) for asked in lost for prefix in asked.prefixes[_NEAREST:]}
+    exchanges = {(asked.tenant, exchange.digest) for asked in lost for exchange in asked.exchanges}
+    if histories or exchanges:
+        yield from earlier.find(connection, histories=histories, exchanges=exchanges)
+    in_session = [
+        InSession(asked.tenant, asked.session[0], asked.prefixes[0].history, asked.prefixes[0].prompt)
+        for asked in lost
+        if asked.session is not None and asked.prefixes
+    ]
+    yield from earlier.in_sessions(connection, in_session)
 
 
 def _as_earlier(row: Recorded, where: Place) -> Earlier:

@@ -73,9 +73,10 @@ def _first_id(moment: datetime) -> UUID:
 
 def _look(connection: Connection, orphan: Orphan) -> tuple[Earlier, Earlier] | None:
     """The turn itself, and its parent."""
-    ids = [orphan.turn_id] + ([orphan.parent_id] if orphan.parent_id is not None else [])
-    prompts = [orphan.prompt_hash] if orphan.prompt_hash is not None else []
-    known = earlier.find(connection, {orphan.tenant}, prompts=prompts, ids=ids)
+    tenant = orphan.tenant
+    ids = [(tenant, one) for one in (orphan.turn_id, orphan.parent_id) if one is not None]
+    prompts = [(tenant, orphan.prompt_hash)] if orphan.prompt_hash is not None else []
+    known = earlier.find(connection, prompts=prompts, ids=ids)
     child = next((turn for turn in known if turn.id == orphan.turn_id), None)
     if child is None:
         return None

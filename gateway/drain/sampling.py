@@ -28,6 +28,11 @@ _GRAMMARS = (
     "regex", "ebnf", "json_schema", "structural_tag", "guided_json", "guided_regex", "guided_choice",
     "guided_grammar", "custom_logit_processor", "logit_bias",
 )  # fmt: skip
+#: A request that has none of these is sampled freely.
+_TELLING = frozenset(
+    (*_GRAMMARS, "top_p", "top_k", "min_p", "typical_p", "presence_penalty", "frequency_penalty",
+     "repetition_penalty", "min_tokens", "response_format", "tools", "tool_choice")
+)  # fmt: skip
 #: Field and the value that changes nothing.
 _NEUTRAL = (("presence_penalty", 0), ("frequency_penalty", 0), ("repetition_penalty", 1), ("min_tokens", 0))
 
@@ -46,6 +51,8 @@ def classify(body: Mapping[str, Any]) -> SamplingClass:
     """The class of a chat request's body."""
     if temperature(body) <= 0 or _number(body.get("top_k")) == 1:
         return "greedy"
+    if _TELLING.isdisjoint(body):
+        return "free"
     if _is_constrained(body):
         return "constrained"
     return "truncated" if _is_truncated(body) else "free"
@@ -58,17 +65,15 @@ def _is_constrained(body: Mapping[str, Any]) -> bool:
 
 def _has_format(body: Mapping[str, Any]) -> bool:
     wanted = body.get("response_format")
-    return isinstance(wanted, Mapping) and wanted.get("type", "text") != "text"
+    return isinstance(wanted, dict) and wanted.get("type", "text") != "text"
 
 
 def _forces_a_tool(body: Mapping[str, Any]) -> bool:
     tools = body.get("tools")
     if not isinstance(tools, list) or body.get("tool_choice") == "none":
         return False
-    functions = [tool.get("function") for tool in tools if isinstance(tool, Mapping)]
-    is_strict = any(
-        isinstance(function, Mapping) and function.get("strict") is True for function in functions
-    )
+    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
+    is_strict = any(isinstance(function, dict) and function.get("strict") is True for function in functions)
     return is_strict or body.get("tool_choice") not in (None, "auto")
 
 
@@ -83,4 +88,4 @@ def _is_truncated(body: Mapping[str, Any]) -> bool:
 
 
 def _number(value: Any, missing: float | None = None) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else missing
+    return float(value) if type(value) in (int, float) else missing

@@ -4,6 +4,8 @@ Nothing is guessed: another number of values than of ids has no alignment, and a
 stays missing (NaN here, NULL in the table).
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,6 +41,13 @@ def align(answer: Answer, completion_tokens: int | None = None) -> Capture:
     if len(answer.logprobs) != len(response_ids):
         return Capture(response_ids, None, "none", "logprob_count_mismatch")
     logprobs = np.array(answer.logprobs, dtype=np.float32)  # None becomes NaN
+    if _are_possible(answer.logprobs):
+        return Capture(response_ids, logprobs, "sampled", None)
     logprobs[~np.isfinite(logprobs) | (logprobs <= IMPOSSIBLE)] = np.nan
-    is_whole = not np.isnan(logprobs).any()
-    return Capture(response_ids, logprobs, "sampled", None if is_whole else "logprob_not_finite")
+    return Capture(response_ids, logprobs, "sampled", "logprob_not_finite")
+
+
+def _are_possible(logprobs: Sequence[float | None]) -> bool:
+    """A few tokens are looked through faster here than by numpy. A sum is finite where all of it is."""
+    values = [value for value in logprobs if value is not None]
+    return len(values) == len(logprobs) and math.isfinite(sum(values)) and min(values) > IMPOSSIBLE

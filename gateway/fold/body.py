@@ -6,37 +6,40 @@ values are scanned by the standard library's C scanner; only the outermost objec
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from gateway.fold.readable import Marker
 from store.body import Body, Piece
 
+Span = tuple[int, int]
+
+_SPACE = " \t\n\r"
 _space = re.compile(r"[ \t\n\r]*").match
 _scan_once = json.scanner.make_scanner(json.JSONDecoder())  # type: ignore[attr-defined]
 _SUSPECTS = ("\\u0000", "\\ud", "\\uD", "NaN", "Infinity")  # escapes and words that Postgres may refuse
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value and its place in the text; of a list of messages also its items."""
+@dataclass(slots=True)
+class _Read:
+    """A body's fields, and the places of those that are cut out."""
 
-    start: int
-    end: int
-    value: Any
-    items: "tuple[_Value, ...]" = ()
+    fields: dict[str, Any] = field(default_factory=dict)
+    messages: Sequence[Span] = ()  # one by one, where they are a list
+    tools: Span | None = None
 
 
 def read(raw: bytes) -> tuple[Mapping[str, Any], Body]:
     """The body's fields (none where the bytes are no JSON object) and its pieces."""
     text, is_utf8 = _decoded(raw)
     try:
-        fields = dict(_fields(text))
-    except (ValueError, RecursionError):
+        found = _object(text)
+    except (ValueError, IndexError, RecursionError):
         return {}, Body(Piece(raw))
     suspect = not is_utf8 or any(word in text for word in _SUSPECTS)
-    return {name: found.value for name, found in fields.items()}, _cut(text, fields, suspect)
+    return found.fields, _cut(text, found, suspect)
 
 
 def _decoded(raw: bytes) -> tuple[str, bool]:
@@ -46,18 +49,18 @@ def _decoded(raw: bytes) -> tuple[str, bool]:
         return raw.decode("utf-8", "surrogateescape"), False
 
 
-def _cut(text: str, fields: Mapping[str, _Value], suspect: bool) -> Body:
+def _cut(text: str, found: _Read, suspect: bool) -> Body:
     """`suspect`: something in it may be unreadable for Postgres."""
-    messages, tools = fields.get("messages"), fields.get("tools")
+    messages, tools = found.fields.get("messages"), found.fields.get("tools")
     said = None
-    if messages is not None and isinstance(messages.value, list):
-        said = tuple(_piece(text, item, suspect) for item in messages.items)
-    joints = {text[one.end : two.start] for one, two in _pairs(messages)}
+    if isinstance(messages, list):
+        said = tuple([_piece(text, *each, suspect) for each in zip(found.messages, messages, strict=True)])
+    joints = {text[one[1] : two[0]] for one, two in pairwise(found.messages)}
     cuts: list[tuple[int, int, str]] = []
-    if messages is not None and said and len(joints) <= 1:
-        cuts.append((messages.items[0].start, messages.items[-1].end, "messages"))
-    if tools is not None and tools.value is not None:
-        cuts.append((tools.start, tools.end, "tools"))
+    if found.messages and len(joints) <= 1:
+        cuts.append((found.messages[0][0], found.messages[-1][1], "messages"))
+    if found.tools is not None and tools is not None:
+        cuts.append((*found.tools, "tools"))
     rest, places = _without(text, sorted(cuts))
     is_cut = "messages" in places
     return Body(
@@ -65,14 +68,9 @@ def _cut(text: str, fields: Mapping[str, _Value], suspect: bool) -> Body:
         messages=said,
         messages_at=places.get("messages"),
         joint=_bytes("".join(joints)) if is_cut else None,
-        tools=_piece(text, tools, suspect) if tools is not None and "tools" in places else None,
+        tools=_piece(text, found.tools, tools, suspect) if found.tools and "tools" in places else None,
         tools_at=places.get("tools"),
     )
-
-
-def _pairs(messages: _Value | None) -> Iterator[tuple[_Value, _Value]]:
-    if messages is not None:
-        yield from zip(messages.items, messages.items[1:], strict=False)
 
 
 def _without(text: str, cuts: list[tuple[int, int, str]]) -> tuple[bytes, dict[str, int]]:
@@ -85,16 +83,15 @@ def _without(text: str, cuts: list[tuple[int, int, str]]) -> tuple[bytes, dict[s
     return rest + _bytes(text[last:]), places
 
 
-def _piece(text: str, found: _Value, suspect: bool) -> Piece:
-    body = _bytes(text[found.start : found.end])
+def _piece(text: str, span: Span, value: Any, suspect: bool) -> Piece:
+    body = _bytes(text[span[0] : span[1]])
     if suspect:
         mark = Marker()
-        shown = mark.json(found.value)
+        shown = mark.json(value)
         if mark.altered:
             return Piece(body, json.dumps(shown, ensure_ascii=False))
-    message = found.value
-    is_answer = isinstance(message, dict) and message.get("role") == "assistant"
-    said = message.get("content") if is_answer else None
+    is_answer = isinstance(value, dict) and value.get("role") == "assistant"
+    said = value.get("content") if is_answer else None
     return Piece(body, said=said if isinstance(said, str) else None)
 
 
@@ -102,60 +99,71 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _fields(text: str) -> Iterator[tuple[str, _Value]]:
-    """The outermost object's fields. Raises ValueError where the text is no object."""
-    at = _expect(text, "{", 1 if text.startswith("\ufeff") else 0)
-    if text.startswith("}", at):
-        return _end(text, at + 1)
-    while True:
-        name = _scan(text, at)
-        if not isinstance(name.value, str):
+def _object(text: str) -> _Read:
+    """The outermost object. Raises ValueError or IndexError where the text is none, or ends in it."""
+    found = _Read()
+    at = _after("{", text, 1 if text.startswith("\ufeff") else 0)
+    sign = text[at]
+    while sign != "}":
+        name, at = _scan(text, at)
+        if not isinstance(name, str):
             raise ValueError("a field has no name")  # noqa: TRY004 (it is the text that is wrong)
-        at = _expect(text, ":", name.end)
-        is_list = name.value == "messages" and text.startswith("[", at)
-        found = _items(text, at) if is_list else _scan(text, at)
-        yield name.value, found
-        at = _skip(text, found.end)
-        if text.startswith("}", at):
-            return _end(text, at + 1)
-        at = _expect(text, ",", at)
+        start = _after(":", text, at)
+        if name == "messages":
+            value, found.messages, at = _items(text, start)
+        else:
+            value, at = _scan(text, start)
+        if name == "tools":
+            found.tools = (start, at)
+        found.fields[name] = value
+        at = _skip(text, at)
+        sign = text[at]
+        if sign != "}":
+            at = _after(",", text, at)
+    if _skip(text, at + 1) != len(text):
+        raise ValueError("more follows the object")
+    return found
 
 
-def _items(text: str, start: int) -> _Value:
-    """A list with the places of its items."""
-    items: list[_Value] = []
+def _items(text: str, start: int) -> tuple[Any, Sequence[Span], int]:
+    """The value at `start`, the places of its items where it is a list, and its end."""
+    if text[start] != "[":
+        value, end = _scan(text, start)
+        return value, (), end
+    values: list[Any] = []
+    places: list[Span] = []
     at = _skip(text, start + 1)
-    if not text.startswith("]", at):
-        while True:
-            items.append(_scan(text, at))
-            at = _skip(text, items[-1].end)
-            if text.startswith("]", at):
-                break
-            at = _expect(text, ",", at)
-    return _Value(start, at + 1, [item.value for item in items], tuple(items))
+    sign = text[at]
+    while sign != "]":
+        value, end = _scan(text, at)
+        values.append(value)
+        places.append((at, end))
+        at = _skip(text, end)
+        sign = text[at]
+        if sign != "]":
+            at = _after(",", text, at)
+    return values, places, at + 1
 
 
-def _scan(text: str, at: int) -> _Value:
+def _scan(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins here, and its end."""
     try:
-        value, end = _scan_once(text, at)
+        found: tuple[Any, int] = _scan_once(text, at)
     except StopIteration:
         raise ValueError(f"no value at {at}") from None
-    return _Value(at, end, value)
+    return found
 
 
-def _expect(text: str, sign: str, at: int) -> int:
+def _after(sign: str, text: str, at: int) -> int:
     """The place of what follows the sign."""
     at = _skip(text, at)
-    if not text.startswith(sign, at):
+    if text[at] != sign:
         raise ValueError(f"no {sign} at {at}")
     return _skip(text, at + 1)
 
 
-def _end(text: str, at: int) -> None:
-    if _skip(text, at) != len(text):
-        raise ValueError("more follows the object")
-
-
 def _skip(text: str, at: int) -> int:
+    if text[at : at + 1] not in _SPACE:  # nearly always
+        return at
     found = _space(text, at)
     return found.end() if found is not None else at

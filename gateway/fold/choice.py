@@ -1,5 +1,11 @@
-"""Collects one choice of a reply, from one message or from many deltas."""
+"""Folds one choice of a reply out of its parts: one message, or many deltas. Pure.
 
+Each thing is looked for in all parts at once: a stream has a part for every token, and most say little.
+What is missing or of another type adds nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.fold import stated
@@ -7,104 +13,48 @@ from gateway.fold.answer import Answer
 from gateway.fold.tool_calls import ToolCalls
 
 Ids = tuple[int, ...]
+Part = dict[str, Any]
 # Two names are in use; a server that sends both repeats itself.
 _REASONING = ("reasoning_content", "reasoning")
-# What a chunk says in most of its many events: nothing else has to be looked for there.
-_USUAL_CHOICE = frozenset({"index", "delta", "logprobs", "finish_reason", "matched_stop"})
-_USUAL_DELTA = frozenset({"role", "content"})
+# What a stream's parts say: nothing else has to be looked for there.
+_USUAL_PART = frozenset({"index", "delta", "logprobs", "finish_reason", "matched_stop"})
+_USUAL_MESSAGE = frozenset({"role", "content"})
 
 
-class Choice:
-    """Mutable while the reply is folded; `finish` gives the frozen answer."""
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the reply says of a choice outside its choices."""
 
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._refusal: list[str] = []
-        self._calls = ToolCalls()
-        self._finish_reason: str | None = None
-        self._matched: str | int | None = None
-        self._listed: list[Any] = []  # log-probabilities, or the chat entries that hold them
-        self._detailed: list[Any] = []  # meta_info's [log-probability, id, text]
-        self._ids: list[int] = []
-        self._prompt_ids: Ids | None = None
-        self._version: tuple[int, int] | None = None
+    prompt_ids: Ids | None
+    response_ids: Ids | None
+    version: tuple[int, int] | None
 
-    def add(self, choice: dict[str, Any]) -> None:
-        """Takes a choice object of a chunk or of a body. What is missing or of another type adds nothing."""
-        delta, logprobs, reason = choice.get("delta"), choice.get("logprobs"), choice.get("finish_reason")
-        if isinstance(delta, dict):
-            self._add_message(delta)
-        if isinstance(logprobs, dict):
-            self._add_logprobs(logprobs)
-        if not choice.keys() <= _USUAL_CHOICE:
-            self._add_unusual(choice)
-        if isinstance(reason, dict):  # the engine's native form
-            self._matched = reason.get("matched", self._matched)
-            reason = reason.get("type")
-        if isinstance(reason, str) and reason:
-            self._finish_reason = reason
-        matched = choice.get("matched_stop", choice.get("stop_reason"))
-        if isinstance(matched, str | int) and not isinstance(matched, bool):
-            self._matched = matched
 
-    def finish(
-        self, prompt_ids: Ids | None, response_ids: Ids | None, version: tuple[int, int] | None
-    ) -> Answer:
-        """The arguments are what the reply says outside its choices; `sglext`'s id lists are preferred."""
-        detailed = [entry for entry in self._detailed if type(entry) is list and len(entry) > 1]
-        if response_ids is None:
-            response_ids = tuple(self._ids) or ids([entry[1] for entry in detailed])
-        return Answer(
-            index=self._index,
-            text=_joined(self._text),
-            reasoning=_joined(self._reasoning),
-            refusal=_joined(self._refusal),
-            tool_calls=self._calls.finish(),
-            finish_reason=self._finish_reason,
-            matched_stop=self._matched,
-            prompt_ids=prompt_ids or self._prompt_ids,
-            response_ids=response_ids,
-            # meta_info has an entry for every token; the chat form loses those without text.
-            logprobs=tuple(_numbers([entry[0] for entry in detailed]) or _numbers(self._listed)) or None,
-            version=self._version or version,
-        )
-
-    def _add_message(self, message: dict[str, Any]) -> None:
-        content = message.get("content")
-        if isinstance(content, str):
-            self._text.append(content)
-        if message.keys() <= _USUAL_DELTA:
-            return
-        spoken = [message[name] for name in _REASONING if isinstance(message.get(name), str)]
-        self._reasoning += spoken[:1]
-        refusal = message.get("refusal")
-        if isinstance(refusal, str):
-            self._refusal.append(refusal)
-        self._calls.add(message.get("tool_calls"))
-        self._calls.add_legacy(message.get("function_call"))
-
-    def _add_unusual(self, choice: dict[str, Any]) -> None:
-        """What only bodies, other endpoints and last chunks have."""
-        message, text, meta = choice.get("message"), choice.get("text"), choice.get("meta_info")
-        if isinstance(message, dict):
-            self._add_message(message)
-        if isinstance(text, str):  # /v1/completions
-            self._text.append(text)
-        if isinstance(meta, dict):
-            self._version = stated.of_meta_info(meta) or self._version
-            entries = meta.get("output_token_logprobs")
-            self._detailed += entries if isinstance(entries, list) else []
-        self._ids += ids(choice.get("response_token_ids")) or ids(choice.get("token_ids")) or ()
-        self._prompt_ids = ids(choice.get("prompt_token_ids")) or self._prompt_ids
-
-    def _add_logprobs(self, logprobs: dict[str, Any]) -> None:
-        entries = logprobs.get("content")
-        if isinstance(entries, list):
-            self._listed += [entry for entry in entries if isinstance(entry, dict)]
-        elif isinstance(logprobs.get("token_logprobs"), list):
-            self._listed += logprobs["token_logprobs"]
+def fold(index: int, parts: Sequence[Part], beside: Beside) -> Answer:
+    """The answer of the choice objects with this index, in their order."""
+    unusual = [part for part in parts if not _USUAL_PART.issuperset(part)]
+    messages = [found for part in parts if isinstance(found := part.get("delta"), dict)]
+    messages += [found for part in unusual if isinstance(found := part.get("message"), dict)]
+    more = [message for message in messages if not _USUAL_MESSAGE.issuperset(message)]
+    texts = [text for message in messages if isinstance(text := message.get("content"), str)]
+    texts += [text for part in unusual if isinstance(text := part.get("text"), str)]  # /v1/completions
+    metas = [meta for part in unusual if isinstance(meta := part.get("meta_info"), dict)]
+    detailed = [each for meta in metas for each in _entries(meta)]
+    finish_reason, matched = _end([part for part in parts if part.get("finish_reason") is not None])
+    return Answer(
+        index=index,
+        text=_joined(texts),
+        reasoning=_joined([text for message in more for text in _thoughts(message)]),
+        refusal=_joined([text for message in more if isinstance(text := message.get("refusal"), str)]),
+        tool_calls=_tool_calls(more),
+        finish_reason=finish_reason,
+        matched_stop=matched,
+        prompt_ids=beside.prompt_ids or _prompt_ids(unusual),
+        response_ids=_response_ids(unusual, detailed) if beside.response_ids is None else beside.response_ids,
+        # meta_info has an entry for every token; the chat form loses those without text.
+        logprobs=_numbers([entry[0] for entry in detailed] or _listed(parts)),
+        version=_version(metas) or beside.version,
+    )
 
 
 def ids(values: Any) -> Ids | None:
@@ -114,15 +64,70 @@ def ids(values: Any) -> Ids | None:
     return tuple(values) if min(values) >= 0 and max(values) < 2**31 else None
 
 
-def _joined(pieces: list[str]) -> str | None:
+def _entries(meta: Part) -> list[list[Any]]:
+    """meta_info's [log-probability, id, text] of each token."""
+    entries = meta.get("output_token_logprobs")
+    if not isinstance(entries, list):
+        return []
+    return [each for each in entries if type(each) is list and len(each) > 1]
+
+
+def _listed(parts: Sequence[Part]) -> list[Any]:
+    """Log-probabilities, of the chat form or else of the completions form."""
+    said = [found for part in parts if isinstance(found := part.get("logprobs"), dict)]
+    entries = [entry for one in said if isinstance(found := one.get("content"), list) for entry in found]
+    if entries:
+        return [entry.get("logprob") for entry in entries if isinstance(entry, dict)]
+    return [value for one in said if isinstance(found := one.get("token_logprobs"), list) for value in found]
+
+
+def _response_ids(unusual: Sequence[Part], detailed: Sequence[list[Any]]) -> Ids | None:
+    lists = [ids(part.get("response_token_ids")) or ids(part.get("token_ids")) or () for part in unusual]
+    return tuple([token for found in lists for token in found]) or ids([entry[1] for entry in detailed])
+
+
+def _prompt_ids(unusual: Sequence[Part]) -> Ids | None:
+    lists = [found for part in unusual if (found := ids(part.get("prompt_token_ids")))]
+    return lists[-1] if lists else None
+
+
+def _version(metas: Sequence[Part]) -> tuple[int, int] | None:
+    versions = [found for meta in metas if (found := stated.of_meta_info(meta)) is not None]
+    return versions[-1] if versions else None
+
+
+def _end(parts: Sequence[Part]) -> tuple[str | None, str | int | None]:
+    """Why the answer ended, and the stop string or token that it matched."""
+    said, matched = None, None
+    for part in parts:
+        reason = part["finish_reason"]
+        if isinstance(reason, dict):  # the engine's native form
+            matched = reason.get("matched", matched)
+            reason = reason.get("type")
+        said = reason if isinstance(reason, str) and reason else said
+        stop = part.get("matched_stop", part.get("stop_reason"))
+        matched = stop if isinstance(stop, str | int) and not isinstance(stop, bool) else matched
+    return said, matched
+
+
+def _thoughts(message: Part) -> list[str]:
+    return [found for name in _REASONING if isinstance(found := message.get(name), str)][:1]
+
+
+def _tool_calls(messages: Sequence[Part]) -> tuple[Part, ...]:
+    calls = ToolCalls()
+    for message in messages:
+        calls.add(message.get("tool_calls"))
+        calls.add_legacy(message.get("function_call"))
+    return calls.finish()
+
+
+def _joined(pieces: Sequence[str]) -> str | None:
     return "".join(pieces) if pieces else None
 
 
-def _numbers(values: list[Any]) -> list[float | None]:
-    """Log-probabilities; None where there is another thing in their place."""
-    plain = [value.get("logprob") if type(value) is dict else value for value in values]
-    return [value if type(value) is float else _number(value) for value in plain]
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _numbers(values: Sequence[Any]) -> tuple[float | None, ...] | None:
+    """Log-probabilities; None where there is another thing in their place, or nothing at all."""
+    if not set(map(type, values)) <= {float}:
+        values = [float(value) if type(value) in (int, float) else None for value in values]
+    return tuple(values) or None

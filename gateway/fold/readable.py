@@ -7,7 +7,6 @@ The characters are replaced, never their escapes: a literal backslash-u0000 in a
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 NUL_MARKER = "\u2400"  # ␀, the picture of NUL
@@ -29,9 +28,9 @@ class Marker:
         """A JSON value of plain types; NaN and infinities, which JSON does not have, become null."""
         if isinstance(value, str):
             return self._text(value)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             return {self._text(str(key)): self.json(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
+        if isinstance(value, list) or isinstance(value, tuple):  # noqa: SIM101 (a union costs as much again)
             return [self.json(item) for item in value]
         if isinstance(value, float) and not math.isfinite(value):
             self.altered = True
@@ -39,7 +38,7 @@ class Marker:
         return value
 
     def _text(self, value: str) -> str:
-        if _UNREADABLE.search(value) is None:
+        if "\x00" not in value and (value.isascii() or _UNREADABLE.search(value) is None):
             return value
         self.altered = True
         return _UNREADABLE.sub(_marker, value)

@@ -5,15 +5,14 @@ events without data are dropped. What lacks its last blank line is still an even
 """
 
 import re
-from typing import NamedTuple
+from typing import TypeAlias
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
 
 
-class Event(NamedTuple):
-    name: bytes  # the `event:` field; empty for an ordinary message
-    data: bytes  # the `data:` lines, joined by LF
+#: The `event:` field, empty for an ordinary message, and the `data:` lines, joined by LF.
+Event: TypeAlias = tuple[bytes, bytes]
 
 
 class Parser:
@@ -22,7 +21,7 @@ class Parser:
     def __init__(self) -> None:
         self._partial: list[bytes] = []  # a long line may come in many pieces: joined once
         self._after_cr = False
-        self._first_line = True
+        self._is_first = True
         self._name = b""
         self._data: list[bytes] = []
 
@@ -42,33 +41,35 @@ class Parser:
             return []
         lines[0] = b"".join(self._partial)
         self._partial = [lines.pop()]
-        return [event for line in lines if (event := self._line(line)) is not None]
+        return self._take(lines)
 
     def close(self) -> list[Event]:
         last = b"".join(self._partial)
         self._partial = []
-        events = [self._line(last)] if last else []
-        events.append(self._dispatch())
-        return [event for event in events if event is not None]
+        return self._take([last, b""])
 
-    def _line(self, line: bytes) -> Event | None:
-        if self._first_line:
-            line = line.removeprefix(_BOM)
-            self._first_line = False
-        if not line:
-            return self._dispatch()
-        if line.startswith(b"data: "):  # nearly always
-            self._data.append(line[6:])
-            return None
+    def _take(self, lines: list[bytes]) -> list[Event]:
+        if self._is_first:
+            lines[0] = lines[0].removeprefix(_BOM)
+            self._is_first = False
+        events: list[Event] = []
+        for line in lines:
+            if line.startswith(b"data: "):  # nearly always
+                self._data.append(line[6:])
+            elif line:
+                self._field(line)
+            elif self._data:
+                data = b"\n".join(self._data)
+                if data.strip():
+                    events.append((self._name, data))
+                self._name, self._data = b"", []
+            else:
+                self._name = b""
+        return events
+
+    def _field(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
         if field == b"data":
-            self._data.append(value)
+            self._data.append(value.removeprefix(b" "))
         elif field == b"event":
-            self._name = value
-        return None
-
-    def _dispatch(self) -> Event | None:
-        name, data = self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-        self._name, self._data = b"", []
-        return Event(name, data) if data.strip() else None
+            self._name = value.removeprefix(b" ")

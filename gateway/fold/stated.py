@@ -19,9 +19,13 @@ def span(labels: Iterable[Any]) -> tuple[int, int] | None:
 
     A label like "default" is not version 0: it is unknown.
     """
-    numbers = [_number(label) for label in labels]
-    known = [number for number in numbers if number is not None]
-    return (min(known), max(known)) if known and len(known) == len(numbers) else None
+    known: list[int] = []
+    for label in labels:
+        number = _number(label)
+        if number is None:
+            return None
+        known.append(number)
+    return (min(known), max(known)) if known else None
 
 
 def of_meta_info(meta: Any) -> tuple[int, int] | None:
@@ -38,7 +42,8 @@ def of_label(holder: Any) -> tuple[int, int] | None:
     """From any object with a `weight_version`."""
     if not isinstance(holder, dict) or holder.get("weight_version") is None:
         return None
-    return span([holder["weight_version"]])
+    number = _number(holder["weight_version"])
+    return None if number is None else (number, number)
 
 
 def _number(label: Any) -> int | None:

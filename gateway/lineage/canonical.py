@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 DIGEST_BYTES = 16
 
@@ -36,66 +36,79 @@ _CLOCK_LINE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 
+_EMPTY = "[],[],null]"  # neither other parts nor calls, and no answer to one
+
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _compact_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+class Form(NamedTuple):
+    """A message by the rules above."""
+
+    role: str | None  # None: it is no object
+    text: str
+    data: bytes  # JSON of [role, text, other parts, tool calls, tool_call_id]
 
 
 @lru_cache(maxsize=4096)
 def root(tenant: str, key_id: str | None) -> bytes:
     """The digest that every history of this key begins with."""
-    return _digest(json.dumps([tenant, key_id]).encode())
+    return blake2b(json.dumps([tenant, key_id]).encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def chain(start: bytes, messages: Iterable[Any]) -> list[bytes]:
+def chain(start: bytes, forms: Iterable[Form]) -> list[bytes]:
     """The digests after each message; [messages] of DIGEST_BYTES each."""
     digests, last = [], start
-    for message in messages:
-        last = extend(last, message)
+    for each in forms:
+        last = extend(last, each)
         digests.append(last)
     return digests
 
 
-def extend(digest: bytes, message: Any) -> bytes:
+def extend(digest: bytes, form: Form) -> bytes:
     """The digest of a history with one more message."""
-    form = canonical(message if isinstance(message, Mapping) else {"content": message})
-    # ASCII escapes: lone surrogates have no UTF-8.
-    return _digest(digest + _compact(form).encode("ascii"))
+    return blake2b(digest + form.data, digest_size=DIGEST_BYTES).digest()
 
 
-def exchange(start: bytes, before: Any, answer: Any) -> bytes | None:
+def exchange(start: bytes, before: Form, answer: Form) -> bytes | None:
     """The digest of an answer with the message before it; None where that is nothing or a system message."""
-    if not isinstance(before, Mapping) or not isinstance(answer, Mapping):
-        return None
-    if str(before.get("role")).lower() in ("system", "developer", "assistant"):
+    if before.role in (None, "system", "assistant") or answer.role is None:
         return None
     return extend(extend(start, before), answer)
 
 
-def canonical(message: Mapping[str, Any]) -> list[Any]:
-    """[role, text, other parts, tool calls, tool_call_id], by the rules above."""
-    role = str(message.get("role") or "").lower()
-    role = _ROLES.get(role, role)
-    return [
-        role,
-        text(message),
-        _other_parts(message.get("content")),
-        _calls(message),
-        _answers(message, role),
-    ]
+def form(message: Any) -> Form:
+    """The message by the rules above; what is no object counts as its content."""
+    if not isinstance(message, dict):
+        return form({"content": message})._replace(role=None)
+    role, content = _role(message), message.get("content")
+    said, parts, calls = _text(content, role), _other_parts(content), _calls(message)
+    answers = _answers(message, role)
+    rest: str = _compact([parts, calls, answers])[1:] if parts or calls or answers else _EMPTY
+    # ASCII escapes: lone surrogates have no UTF-8.
+    return Form(role, said, f"[{_compact(role)},{_compact(said)},{rest}".encode("ascii"))
 
 
 def text(message: Mapping[str, Any]) -> str:
     """The canonical text of a message; "" where it has none."""
-    content, role = message.get("content"), str(message.get("role") or "").lower()
+    return _text(message.get("content"), _role(message))
+
+
+def _text(content: Any, role: str) -> str:
     if isinstance(content, list | tuple):
         content = "".join(_part_text(part) or "" for part in content)
     if not isinstance(content, str):
         return ""
     if role == "assistant" and "think>" in content:
         content = _THINKING.sub("", content)
-    if role in ("system", "developer") and _may_tell_time(content.lower()):
+    if role == "system" and _may_tell_time(content.lower()):
         content = _CLOCK_LINE.sub("", content)
-    return content.strip()
+    return str(content.strip())
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    role = str(message.get("role") or "").lower()
+    return _ROLES.get(role, role)
 
 
 def _may_tell_time(lowered: str) -> bool:
@@ -106,7 +119,7 @@ def _may_tell_time(lowered: str) -> bool:
 def _part_text(part: Any) -> str | None:
     if isinstance(part, str):
         return part
-    value = part.get("text") if isinstance(part, Mapping) else None
+    value = part.get("text") if isinstance(part, dict) else None
     return value if isinstance(value, str) else None
 
 
@@ -117,15 +130,14 @@ def _other_parts(content: Any) -> list[str]:
 
 
 def _calls(message: Mapping[str, Any]) -> list[list[str]]:
-    calls = message.get("tool_calls")
-    functions = (
-        [call.get("function") for call in calls if isinstance(call, Mapping)]
-        if isinstance(calls, list | tuple)
-        else []
-    )
-    if not functions and message.get("function_call"):
-        functions = [message["function_call"]]
-    return [_call(function) for function in functions if isinstance(function, Mapping)]
+    calls, legacy = message.get("tool_calls"), message.get("function_call")
+    if not calls and not legacy:
+        return []
+    known = calls if isinstance(calls, list | tuple) else ()
+    functions = [call.get("function") for call in known if isinstance(call, dict)]
+    if not functions and legacy:
+        functions = [legacy]
+    return [_call(function) for function in functions if isinstance(function, dict)]
 
 
 def _call(function: Mapping[str, Any]) -> list[str]:
@@ -158,7 +170,3 @@ def _plain_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain_numbers(item) for key, item in value.items()}
     return value
-
-
-def _digest(data: bytes) -> bytes:
-    return blake2b(data, digest_size=DIGEST_BYTES).digest()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gateway.lineage import canonical
+from gateway.lineage.canonical import Form
 
 CHAT = "/v1/chat/completions"
 
@@ -79,35 +79,33 @@ SHAPES: tuple[Shape, ...] = (
 
 
 def kind_of(
-    endpoint: str, turn_type: str | None, body: Mapping[str, Any], messages: Sequence[Any]
+    endpoint: str, turn_type: str | None, body: Mapping[str, Any], forms: Sequence[Form]
 ) -> tuple[Literal["main", "side"], str | None]:
     """The kind of a turn, and for a side turn what it is.
 
     Args:
         endpoint: path of the request without a session prefix.
         turn_type: what the client said, `main` or `side`; None where it said nothing.
+        forms: of the request's messages.
     """
     if endpoint != CHAT:
         return "side", "endpoint"
     if turn_type in ("main", "side"):
-        return ("main", None) if turn_type == "main" else ("side", _recognised(body, messages) or "declared")
-    reason = _recognised(body, messages)
+        return ("main", None) if turn_type == "main" else ("side", _recognised(body, forms) or "declared")
+    reason = _recognised(body, forms)
     return ("main", None) if reason is None else ("side", reason)
 
 
-def _recognised(body: Mapping[str, Any], messages: Sequence[Any]) -> str | None:
+def _recognised(body: Mapping[str, Any], forms: Sequence[Form]) -> str | None:
     metadata = body.get("metadata")
-    task = metadata.get("task") if isinstance(metadata, Mapping) else None
+    task = metadata.get("task") if isinstance(metadata, dict) else None
     if isinstance(task, str) and task in _TASKS:
         return _TASKS[task]
-    known = [message for message in messages if isinstance(message, Mapping)]
-    spoken = [message for message in known if message.get("role") not in ("system", "developer")]
-    if not spoken or spoken[-1].get("role") != "user":
+    known = [form for form in forms if form.role is not None]
+    spoken = [form for form in known if form.role != "system"]
+    if not spoken or spoken[-1].role != "user":
         return None
-    texts = {
-        "user": canonical.text(spoken[-1]),
-        "system": "" if known[0] is spoken[0] else canonical.text(known[0]),
-    }
+    texts = {"user": spoken[-1].text, "system": "" if known[0] is spoken[0] else known[0].text}
     matches = (
         shape.reason
         for shape in SHAPES

@@ -7,7 +7,7 @@ before it agree with the turns before it, and where all such turns are of one se
 read alike are never joined.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -32,13 +32,13 @@ def exchanges_of(root: bytes, messages: Sequence[Any]) -> tuple[Exchange, ...]:
     """The answers among a request's messages, each with what it answered; LONGEST_WALK at most."""
     found: list[Exchange] = []
     for index in range(len(messages) - 1, 0, -1):
-        before, message = messages[index - 1 : index + 1]
-        if not isinstance(message, Mapping) or message.get("role") != "assistant":
+        message = messages[index]
+        if not isinstance(message, dict) or message.get("role") != "assistant":
             continue
-        digest = canonical.exchange(root, before, message)
+        before, answer = canonical.form(messages[index - 1]), canonical.form(message)
+        digest = canonical.exchange(root, before, answer)
         if digest is not None:
-            characters = len(canonical.text(before)) + len(canonical.text(message))
-            found.append(Exchange(index + 1, digest, characters))
+            found.append(Exchange(index + 1, digest, len(before.text) + len(answer.text)))
         if len(found) == LONGEST_WALK:
             break
     return tuple(found)

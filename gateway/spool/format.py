@@ -26,6 +26,9 @@ class Kind(IntEnum):
     FEEDBACK = 3  # stands alone: what somebody thinks of an earlier turn
 
 
+_KINDS = {int(kind): kind for kind in Kind}
+
+
 class CorruptRecordError(ValueError):
     """The bytes at this offset are no record, or their checksum does not match."""
 
@@ -51,7 +54,7 @@ def size(head: bytes) -> int:
         CorruptRecordError: no record begins so.
     """
     magic, kind, _, length = _HEAD.unpack_from(head)
-    if magic != MAGIC or kind not in tuple(Kind):
+    if magic != MAGIC or kind not in _KINDS:
         raise CorruptRecordError("no record begins here")
     return HEAD_BYTES + int(length)
 
@@ -66,7 +69,7 @@ def decode(buffer: bytes | memoryview, offset: int = 0) -> tuple[Record, int] | 
     if len(view) - offset < _HEAD.size:
         return None
     magic, kind, checksum, length = _HEAD.unpack_from(view, offset)
-    if magic != MAGIC:
+    if magic != MAGIC or kind not in _KINDS:
         raise CorruptRecordError(f"no record begins at byte {offset}")
     end = offset + _HEAD.size + length
     if len(view) < end:
@@ -76,4 +79,4 @@ def decode(buffer: bytes | memoryview, offset: int = 0) -> tuple[Record, int] | 
         raise CorruptRecordError(f"the record at byte {offset} fails its checksum")
     (meta_length,) = _META.unpack_from(payload)
     body_at = _META.size + meta_length
-    return Record(Kind(kind), orjson.loads(payload[_META.size : body_at]), bytes(payload[body_at:])), end
+    return Record(_KINDS[kind], orjson.loads(payload[_META.size : body_at]), bytes(payload[body_at:])), end

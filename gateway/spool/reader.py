@@ -1,7 +1,7 @@
 """Reads the segments of every worker: pairs requests with replies, and knows what is settled.
 
-Only places are kept in memory, never bodies: a request may wait for its reply for minutes. A record is read
-again when its turn is made.
+Of a request that waits, for minutes perhaps, only its place is kept. What one scan has read whole is kept
+until the turn is made of it, or the next scan begins: `budget` bounds it. All else is read again then.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.spool import format as spool
+from gateway.spool.bulk import BulkReader
 from gateway.spool.positions import Positions
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class SpoolReader:
         self._positions = Positions(folder / "positions.json")
         self._segments: dict[Path, _Segment] = {}
         self._requests: dict[str, Where] = {}  # waiting for their replies
+        self._read_now: dict[str, list[spool.Record]] = {}  # in this scan, or the last: by turn
         self._started_from = self._positions.load()
         self._forgets = False  # whether the positions on disk are older than they should be
 
@@ -81,9 +83,12 @@ class SpoolReader:
                 now - segment.seen_at >= _YOUNG and _is_free(segment.path)
             )
         self._find_segments(now)
+        self._read_now.clear()
         pairs: list[Pair] = []
         for segment in self._segments.values():
             budget -= self._read(segment, budget, pairs)
+        for turn_id in self._requests.keys() & self._read_now.keys():
+            del self._read_now[turn_id]
         if self.is_caught_up:
             pairs += self._interrupted()
         return pairs
@@ -100,12 +105,14 @@ class SpoolReader:
 
     def load(self, pair: Pair) -> tuple[spool.Record, spool.Record | None]:
         """The records of a pair. Raises OSError and CorruptRecordError where they changed since the scan."""
-        request, reply = (
-            _decoded(where) if where is not None else None for where in (pair.request, pair.reply)
-        )
+        records = () if pair.is_feedback else self._read_now.pop(pair.id, ())
+        known = {record.kind: record for record in records}
+        request = known.get(spool.Kind.REQUEST) or _decoded(pair.request)
         if request is None:
             raise spool.CorruptRecordError(f"the request {pair.id} has lost its end")
-        return request, reply
+        if pair.reply is None:
+            return request, None
+        return request, known.get(spool.Kind.REPLY) or _decoded(pair.reply)
 
     def raw(self, pair: Pair) -> bytes:
         """The bytes of a pair's records, one after the other."""
@@ -153,21 +160,20 @@ class SpoolReader:
             contextlib.suppress(FileNotFoundError),
             segment.path.open("rb") as file,
         ):  # unused ones are removed
-            length = os.fstat(file.fileno()).st_size
-            while used < budget and (record := self._next(segment, file.fileno(), length)) is not None:
+            bulk = BulkReader(file.fileno())
+            while used < budget and (record := self._next(segment, bulk)) is not None:
                 used += record[1].size
                 self._take(segment, *record, pairs)
         segment.is_at_end = used < budget
         return used
 
-    def _next(self, segment: _Segment, descriptor: int, length: int) -> tuple[spool.Record, Where] | None:
+    def _next(self, segment: _Segment, bulk: BulkReader) -> tuple[spool.Record, Where] | None:
         """The next whole record; None at the end, and at a torn one that may still be completed."""
         while True:
             try:
-                data = _at(descriptor, segment.offset, length)
-                decoded = spool.decode(data) if data is not None else None
+                decoded = bulk.record(segment.offset)
             except spool.CorruptRecordError as error:
-                resumed = _resume(descriptor, segment.offset + 1, length)
+                resumed = bulk.resume(segment.offset + 1)
                 if resumed is None:
                     return None
                 _log.error("%s: %s; %d bytes are skipped", segment.path.name, error, resumed - segment.offset)
@@ -183,6 +189,7 @@ class SpoolReader:
         turn_id = str(record.meta.get("id"))  # one without an id is set aside when its turn is made
         if record.kind is spool.Kind.REQUEST:
             self._requests[turn_id] = where
+            self._read_now[turn_id] = [record]
             segment.unsettled[turn_id] = where.offset
             return
         if record.kind is spool.Kind.FEEDBACK:
@@ -192,6 +199,7 @@ class SpoolReader:
         request = self._requests.pop(turn_id, None)
         if request is None:  # settled before a restart
             return
+        self._read_now.setdefault(turn_id, []).append(record)
         # The reply's segment has to stay as long as its turn is not durable.
         segment.unsettled.setdefault(turn_id, where.offset)
         pairs.append(Pair(turn_id, request, where))
@@ -228,29 +236,6 @@ def _is_free(path: Path) -> bool:
     except FileNotFoundError:
         return True
     return True
-
-
-def _at(descriptor: int, offset: int, length: int) -> bytes | None:
-    """The bytes of the record at `offset`; None where the file ends inside it. Raises CorruptRecordError."""
-    head = os.pread(descriptor, spool.HEAD_BYTES, offset)
-    if len(head) < spool.HEAD_BYTES:
-        return None
-    size = spool.size(head)
-    return os.pread(descriptor, size, offset) if offset + size <= length else None
-
-
-def _resume(descriptor: int, offset: int, length: int) -> int | None:
-    """The offset of the next whole record behind damaged bytes; None where there is none."""
-    rest = os.pread(descriptor, length - offset, offset)
-    at = rest.find(spool.MAGIC)
-    while at >= 0:
-        try:
-            if spool.decode(rest, at) is not None:
-                return offset + at
-        except (spool.CorruptRecordError, ValueError):
-            pass
-        at = rest.find(spool.MAGIC, at + 1)
-    return None
 
 
 def _bytes(where: Where) -> bytes:

@@ -135,9 +135,11 @@ turns = Table(
     ),
     postgresql_partition_by="RANGE (id)",
 )
-Index("ix_turns_lineage", turns.c.tenant, turns.c.history_hash)
-Index("ix_turns_prompt", turns.c.tenant, turns.c.prompt_hash)
-Index("ix_turns_exchange", turns.c.tenant, turns.c.exchange_hash)
+# The newest turns that read alike are found without reading the others. By time and not by id: the planner
+# might else walk the primary key, through all other turns.
+Index("ix_turns_lineage", turns.c.tenant, turns.c.history_hash, turns.c.started_at)
+Index("ix_turns_prompt", turns.c.tenant, turns.c.prompt_hash, turns.c.started_at)
+Index("ix_turns_exchange", turns.c.tenant, turns.c.exchange_hash, turns.c.started_at)
 Index(
     "ix_turns_summaries", turns.c.tenant, turns.c.started_at, postgresql_where=text("kind_reason = 'summary'")
 )

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 
+from gateway.drain import drainer
 from gateway.drain import process as drain
 from gateway.spool.format import Kind, encode
 from gateway.spool.reader import SpoolReader, only_drainer
@@ -266,7 +267,8 @@ def test_a_request_that_repeats_the_history_without_more_brings_no_next_state(fe
     assert ferry.state(first) == ("awaiting_next", None, None)
 
 
-def test_many_turns_go_in_several_batches_and_all_arrive(ferry, db):
+def test_many_turns_go_in_several_batches_and_all_arrive(ferry, db, monkeypatch):
+    monkeypatch.setattr(drainer, "BATCH_TURNS", 200)
     for number in range(450):
         ferry.say([user(f"{number}")])
     passes = [ferry.drainer.drain_once(db) for _ in range(3)]
@@ -280,6 +282,19 @@ def test_the_drainer_tells_that_it_lives(ferry, db):
     with db.connect() as connection:
         row = connection.execute(select(processes)).one()
     assert (row.name, row.doing, row.detail["in_flight"]) == ("drainer", "idle", 1)
+
+
+def test_a_drainer_that_keeps_up_waits_before_the_next_batch(ferry, db, monkeypatch):
+    ferry.say([user("1")])
+    stop, steps, once = threading.Event(), [], drainer.Drainer.drain_once
+    monkeypatch.setattr(drainer.Drainer, "drain_once", lambda *given: steps.append(once(*given)))
+
+    def wait(seconds):
+        steps.append(f"waits {seconds}")
+        stop.set()
+
+    drain.run(ferry.drainer, lambda: db, stop, wait)
+    assert steps[:2] == [1, f"waits {drain.PAUSE}"]
 
 
 def test_while_postgres_is_away_nothing_moves_and_it_is_said_once_a_minute(ferry, db, caplog):

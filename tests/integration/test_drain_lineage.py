@@ -335,11 +335,11 @@ def test_a_look_up_uses_the_indexes_and_reads_no_history(ferry, db):
     event.listen(db, "before_cursor_execute", lambda *call: looked.append((call[2], call[3])))
     ferry.say([user("1"), assistant("answer"), user("2")])
     ferry.drain()
-    statement, given = next(look for look in looked if "history_hash = any" in look[0].lower())
+    statement, given = next(look for look in looked if "history_hash = wanted" in look[0].lower())
     with db.begin() as connection:
         connection.exec_driver_sql("analyze turns")
         connection.exec_driver_sql("set local enable_seqscan = off")  # 300 rows are few: what could be used?
         plan = "\n".join(row[0] for row in connection.exec_driver_sql("explain " + statement, given))
-    assert "tenant_history_hash_idx" in plan
-    assert "tenant_prompt_hash_idx" in plan
+    assert "tenant_history_hash_started_at_idx" in plan
+    assert "tenant_prompt_hash_started_at_idx" in plan
     assert "Seq Scan" not in plan

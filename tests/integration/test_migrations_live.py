@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.config import Config as AlembicConfig
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -21,7 +22,7 @@ NEXT = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "9999", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "9999", {newest!r}, None, None
 
 
 def upgrade():
@@ -36,8 +37,9 @@ def downgrade():
 
 def one_ahead(url: str, folder: Path) -> AlembicConfig:
     """Alembic with one migration more than there is."""
-    (folder / "9999_next.py").write_text(NEXT)
     settings = AlembicConfig(str(ROOT / "alembic.ini"))
+    newest = ScriptDirectory.from_config(settings).get_current_head()
+    (folder / "9999_next.py").write_text(NEXT.format(newest=newest))
     settings.set_main_option("path_separator", "os")
     settings.set_main_option(
         "version_locations", os.pathsep.join([str(ROOT / "migrations/versions"), str(folder)])

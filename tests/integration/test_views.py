@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import Connection, Engine, Table, insert, text, update
 
 from store import tables
+from store.stages import Stage
 from tests.fakes.rows import insert_turn
+from tests.fakes.turns import add_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -437,9 +439,12 @@ def test_version_tells_what_made_it_where_it_is_and_whom_it_served(connection: C
 
 
 def test_a_persons_query_for_one_session_reads_that_session_only(connection: Connection) -> None:
+    for number in range(1, 101):  # of an empty table every index is as good
+        add_turn(connection, number, Stage.TRAINED)
+    connection.execute(text("analyze turns"))
     connection.execute(text("set local enable_seqscan = off"))
     for view in ("turn", "conversation", "trajectory"):
-        plan = rows(connection, f"explain select * from {view} where tenant = 'acme' and session_id = 's'")
+        plan = rows(connection, f"explain select * from {view} where tenant = 't' and session_id = 's7'")
         assert any("tenant_session_id_started_at_idx" in str(line) for (line,) in plan), view
 
 

@@ -1,13 +1,13 @@
 import pytest
 
-from gateway.lineage.canonical import DIGEST_BYTES, canonical, chain, extend, root, text
+from gateway.lineage.canonical import DIGEST_BYTES, chain, extend, form, root, text
 from tests.fakes.spooled import assistant, system, user
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1, "b": [1.0]}'}}
 
 
 def same(*messages):
-    return len({extend(b"", message) for message in messages}) == 1
+    return len({extend(b"", form(message)) for message in messages}) == 1
 
 
 def test_an_assistant_without_text_is_the_same_in_all_spellings():
@@ -80,26 +80,24 @@ def test_developer_is_system_and_unknown_keys_do_not_count():
 
 
 def test_chains_of_two_keys_never_meet():
-    messages = [user("hi"), assistant("X")]
-    digests = [
-        set(chain(root(*who), messages)) for who in (("t", "k1"), ("t", "k2"), ("u", "k1"), ("t", None))
-    ]
+    forms = [form(user("hi")), form(assistant("X"))]
+    digests = [set(chain(root(*who), forms)) for who in (("t", "k1"), ("t", "k2"), ("u", "k1"), ("t", None))]
     assert len(set.union(*digests)) == 8
     assert all(len(digest) == DIGEST_BYTES for digest in digests[0])
 
 
 def test_a_chain_goes_on_where_its_beginning_ended():
-    messages = [user("1"), assistant("A"), user("2")]
-    begun = chain(root("t", "k"), messages[:2])
-    assert chain(root("t", "k"), messages)[:2] == begun
-    assert chain(root("t", "k"), messages)[2] == extend(begun[1], messages[2])
+    forms = [form(message) for message in (user("1"), assistant("A"), user("2"))]
+    begun = chain(root("t", "k"), forms[:2])
+    assert chain(root("t", "k"), forms)[:2] == begun
+    assert chain(root("t", "k"), forms)[2] == extend(begun[1], forms[2])
 
 
 def test_lone_surrogates_and_nonsense_have_a_digest():
     for odd in (user("\ud83d"), "a string", None, {"role": 3, "content": {"a": 1}}, {"content": [None, 3]}):
-        assert len(extend(b"", odd)) == DIGEST_BYTES
+        assert len(extend(b"", form(odd))) == DIGEST_BYTES
 
 
 def test_text_is_stripped():
     assert text(user("  a ")) == "a"
-    assert canonical(user(" a "))[:2] == ["user", "a"]
+    assert form(user(" a "))[:2] == ("user", "a")

@@ -1,5 +1,6 @@
 import pytest
 
+from gateway.lineage.canonical import form
 from gateway.lineage.kinds import CHAT, kind_of
 from tests.fakes.spooled import assistant, system, user
 
@@ -35,7 +36,7 @@ CASES = [
 
 @pytest.mark.parametrize(("messages", "reason"), CASES)
 def test_known_helper_requests_are_side(messages, reason):
-    assert kind_of(CHAT, None, {}, messages) == ("side", reason)
+    assert kind_of(CHAT, None, {}, [form(message) for message in messages]) == ("side", reason)
 
 
 @pytest.mark.parametrize(
@@ -52,16 +53,19 @@ def test_known_helper_requests_are_side(messages, reason):
     ],
 )
 def test_everything_else_is_main(messages):
-    assert kind_of(CHAT, None, {}, messages) == ("main", None)
+    assert kind_of(CHAT, None, {}, [form(message) for message in messages]) == ("main", None)
 
 
 def test_a_task_in_the_metadata_tells():
-    assert kind_of(CHAT, None, {"metadata": {"task": "title_generation"}}, [user("x")]) == ("side", "title")
+    assert kind_of(CHAT, None, {"metadata": {"task": "title_generation"}}, [form(user("x"))]) == (
+        "side",
+        "title",
+    )
 
 
 def test_the_clients_word_counts_most():
-    assert kind_of(CHAT, "main", {}, [user(TITLE)]) == ("main", None)
-    assert kind_of(CHAT, "side", {}, [user("hi")]) == ("side", "declared")
+    assert kind_of(CHAT, "main", {}, [form(user(TITLE))]) == ("main", None)
+    assert kind_of(CHAT, "side", {}, [form(user("hi"))]) == ("side", "declared")
 
 
 def test_other_endpoints_are_side_whatever_is_said():
