@@ -60,6 +60,12 @@ def pointers(connection: Connection, policy_id: int) -> Pointers:
     return Pointers(row.live_version, row.pinned_at is not None, trial)
 
 
+def pointers_of(connection: Connection, name: str) -> Pointers | None:
+    """Those of the policy of this name; None before its first turn or step."""
+    policy = policy_rows.get(connection, name)
+    return None if policy is None else pointers(connection, policy.id)
+
+
 def newest_unpublished(connection: Connection, policy_id: int) -> int | None:
     """The newest version that follows from the live one and was never live; None where there is none."""
     live = pointers(connection, policy_id).live

@@ -1,6 +1,7 @@
 """From answers to figures. Pure."""
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,21 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 def ratio(ours: float | None, theirs: float | None) -> float | None:
     return None if ours is None or not theirs else round(ours / theirs, 3)
+
+
+def usual_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the rounds' ratios: what else the machine does in a round, both have."""
+    return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
+
+
+def gaps_of(answers: Sequence[Answer]) -> list[float]:
+    """Seconds between two tokens, of all answers that gave any."""
+    return [gap for answer in answers if answer.chunks for gap in answer.gaps]
+
+
+def stalls_of(answers: Sequence[Answer]) -> list[float]:
+    """Seconds of the longest silence of each answer that gave a token."""
+    return [answer.stall for answer in answers if answer.chunks]
 
 
 def wrongly_labelled(

@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from sqlalchemy import Engine
 
 from bench.faulting.procfs import children_of
 from bench.publishing.plants import MODULES, RANK, Plant
+from gateway.reconcile.control import Control
+from gateway.reconcile.decide import label_version
 from local.engine.__main__ import say
 from local.engine.start import start, stop
 from store import database, embedded, policies, publishing, versions
@@ -72,6 +75,15 @@ class Stack:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
 
+    @contextmanager
+    def asleep(self, verb: str) -> Iterator[None]:
+        """A part that does nothing meanwhile, as it neither ends nor begins in between."""
+        self._running[verb].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._running[verb].send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         for verb in list(self._running):
             self.end(verb)
@@ -122,6 +134,16 @@ class Stack:
         (engine,) = orjson.loads(self.paths.routes_file.read_bytes())["engines"]
         same = engine["version_low"] == engine["version_high"]
         return engine["version_low"] if engine["state"] == "ready" and same else None
+
+    def settled(self) -> bool:
+        """Whether the engine has the live version, and the workers know."""
+        live = self.live()
+        return self.served() == live and (self.form == "adapter" or self._label() == live)
+
+    def _label(self) -> int | None:
+        with Control(self.engine_url) as control:
+            info = control.model_info()
+        return label_version(info.weight_version) if info else None
 
     def wait(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _READY_SECONDS

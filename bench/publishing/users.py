@@ -34,7 +34,11 @@ class Answer:
 
 
 class Users:
-    """`count` users of one gateway. `block` names their sessions."""
+    """`count` users of one gateway. `block` names their sessions.
+
+    Their answers are of different lengths, up to `tokens`: so they ask at different moments, whatever
+    brought them into step.
+    """
 
     def __init__(self, url: str, block: str, count: int, tokens: int) -> None:
         self.answers: list[Answer] = []
@@ -56,16 +60,16 @@ class Users:
             answer = Answer(time.monotonic(), f"{self._block}-{user}-{turn}")
             self.answers.append(answer)
             try:
-                await self._ask(client, answer)
+                await self._ask(client, answer, self._tokens * (user + 1) // self._count)
             except httpx.HTTPError as error:
                 answer.error = repr(error)
 
-    async def _ask(self, client: httpx.AsyncClient, answer: Answer) -> None:
+    async def _ask(self, client: httpx.AsyncClient, answer: Answer, tokens: int) -> None:
         body = {
             "model": "policy",
             "messages": [{"role": "user", "content": _TEXT * 4 + answer.session}],
             "stream": True,
-            "max_tokens": self._tokens,
+            "max_tokens": tokens,
             "temperature": 1.0,
             "ignore_eos": True,
         }

@@ -21,6 +21,7 @@ from store import engines, leases, pins, processes, publications, publishing, ve
 from store.database import DatabaseError
 from store.embedded import EmbeddedError
 from store.publications import Publication
+from store.publishing import Pointers
 from store.versions import Version
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Books:
         self._clock = clock
         self._pin_seconds = pin_seconds
         self._good: Live | None = None
+        self._pointers: Pointers | None = None  # as `live` read them last
         self._unwritten: deque[Callable[[Connection], object]] = deque()
         self._leases: set[str] = set()
         self._renew_at: dict[tuple[str, float], float] = {}  # by engine and length: not at every tick
@@ -73,6 +75,11 @@ class Books:
         """What the live pointer shows; the last verified version while Postgres is away; None: not known."""
         found = self._try(self._read_live)
         return found if self.away is None else self._good
+
+    def moved(self) -> bool:
+        """Whether a pointer is another one than `live` read last. False while Postgres is away."""
+        found = self._try(lambda connection: publishing.pointers_of(connection, self._policy))
+        return self.away is None and found != self._pointers
 
     def verified(self, live: Live) -> None:
         """An engine serves this version and its probe agreed."""
@@ -147,6 +154,7 @@ class Books:
         self._try(lambda connection: processes.beat(connection, "reconciler", doing, waits_for, None))
 
     def _read_live(self, connection: Connection) -> Live | None:
+        self._pointers = publishing.pointers_of(connection, self._policy)
         version = versions.live(connection, self._policy)
         if version is None:
             return None

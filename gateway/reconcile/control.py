@@ -167,14 +167,8 @@ class Control:
 
         Ids must lie inside the vocabulary: one outside it kills the engine. None: the engine gave none.
         """
-        return self.score_all([ids], start, adapter)[0]
-
-    def score_all(
-        self, prompts: Sequence[Sequence[int]], start: int = 1, adapter: str | None = None
-    ) -> list[list[float | None]]:
-        """The same of several, in one request."""
         body: dict[str, Any] = {
-            "input_ids": [list(ids) for ids in prompts],
+            "input_ids": list(ids),
             "sampling_params": {"temperature": 0, "max_new_tokens": 0},
             "return_logprob": True,
             # One token earlier: the first entry of the answer is always null.
@@ -182,8 +176,9 @@ class Control:
         }
         if adapter is not None:
             body["lora_path"] = adapter
-        answers = self._body("/generate", self._send("POST", "/generate", body, self._load))
-        return [_scored(ids[start:], answer) for ids, answer in zip(prompts, answers, strict=True)]
+        return _scored(
+            ids[start:], self._body("/generate", self._send("POST", "/generate", body, self._load))
+        )
 
     def checksum(self) -> str:
         """One checksum over all weights: equal weights, equal checksum."""
@@ -225,8 +220,15 @@ class Control:
 def _scored(wanted: Sequence[int], answer: Any) -> list[float | None]:
     """Raises ControlError where other tokens were scored than asked."""
     entries = answer["meta_info"]["input_token_logprobs"][1:]
-    if [entry[1] for entry in entries] != list(wanted):
-        raise ControlError(f"/generate scored {len(entries)} other tokens than the {len(wanted)} asked")
+    scored = [entry[1] for entry in entries]
+    if scored != list(wanted):
+        at = next(
+            (i for i, (ours, theirs) in enumerate(zip(wanted, scored, strict=False)) if ours != theirs), 0
+        )
+        raise ControlError(
+            f"/generate scored {len(scored)} other tokens than the {len(wanted)} asked: "
+            f"at {at} {scored[at : at + 3]}, not {list(wanted[at : at + 3])}"
+        )
     return [entry[0] for entry in entries]
 
 

@@ -4,6 +4,7 @@ import fcntl
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,8 @@ from gateway.reconcile.selftest import SelfTests
 from store import database
 from store.config_model import Config
 from store.paths import StatePaths
+
+_POINTER_SECONDS = 0.1
 
 
 def main(config: Config) -> None:
@@ -41,7 +44,15 @@ def main(config: Config) -> None:
         reconciler = Reconciler(config, books, controls, paths.routes_file, tests=tests)
         while not stop.is_set():
             reconciler.tick()
-            stop.wait(config.publish.poll_interval)
+            wait(stop, books, config.publish.poll_interval)
+
+
+def wait(stop: threading.Event, books: Books, seconds: float) -> None:
+    """Until the next look at the engines, or until a pointer moves: that is one small query."""
+    until = time.monotonic() + seconds
+    while not stop.wait(min(_POINTER_SECONDS, seconds)) and time.monotonic() < until:
+        if books.moved():
+            return
 
 
 @contextmanager

@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 _LEASE = 15.0  # seconds
 _LOAD_LEASE = 900.0  # longer than a weight load can take
 _BEAT = 2.0
+_LULL = 0.2  # seconds between a load and its verification: those who waited get their first token first
 _ROUNDS = 6  # acts in one tick: resume, load, refuse, load the ancestor, and a last look
 
 
@@ -61,12 +62,14 @@ class Reconciler:
         clock: Callable[[], float] = time.monotonic,
         tests: SelfTests | None = None,
         spawn: Spawn = in_a_thread,
+        rest: Callable[[float], None] = time.sleep,
     ) -> None:
         self._config = config
         self._books = books
         self._controls = controls
         self._path = routes
         self._clock = clock
+        self._rest = rest
         self._inspector = Inspector(checksums=config.publish.checksums)
         self._tests = tests
         remembered = routes_file.remember(routes)
@@ -194,6 +197,7 @@ class Reconciler:
         if not any(other != url and route.state == "ready" for other, route in self._routes.items()):
             version = target.version
             self._announce(url, Route("ready", "being verified", version, version, None, dialect))
+            self._rest(_LULL)
 
     def _record(self, control: Control, live: Live, outcome: Outcome, seconds: float) -> None:
         version = live.version

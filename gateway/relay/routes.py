@@ -12,7 +12,8 @@ import orjson
 
 from gateway.relay.errors import BusyError, NoEngineError
 
-_LOOK_SECONDS = 0.02  # between looks at the routes file's mtime, and between looks while a request is held
+_LOOK_SECONDS = 0.02  # between looks at the routes file's mtime
+_HELD_LOOK_SECONDS = 0.005  # … while a request is held: somebody waits for it
 _SUSPECT_SECONDS = 1.0  # an engine that could not be reached is the last choice for so long
 _SLACK = 8  # requests by which the familiar engine may be busier than the idlest
 _REMEMBERED = 10_000  # sessions
@@ -159,7 +160,8 @@ class Router:
         self._held += 1
         try:
             while self._clock() < deadline:
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_HELD_LOOK_SECONDS)
+                self._look_at = float("-inf")
                 engine = self._free(affinity, excluded)
                 if engine is not None:
                     return engine

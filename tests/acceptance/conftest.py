@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 class RealEngine:
     config: Config
     model: Path
+    pid: int
 
     @property
     def url(self) -> str:
@@ -65,15 +66,21 @@ def lora_engine(installed: StatePaths, tmp_path_factory: pytest.TempPathFactory)
 
 @contextmanager
 def _serving(installed: StatePaths, state: Path, **settings: Any) -> Iterator[RealEngine]:
-    (state / "engine").symlink_to(installed.engine_env.resolve())
-    model = installed.models.resolve() / TINY_MODEL
-    engine = {"urls": [f"http://127.0.0.1:{_free_port()}"], "model_path": str(model)}
-    config = Config.model_validate({"state_dir": state, "engine": engine, **settings})
+    config = configured(installed, state, **settings)
     process = start(config, say)
     try:
-        yield RealEngine(config, model)
+        yield RealEngine(config, Path(config.engine.model_path), process.pid)
     finally:
         stop(process)
+
+
+def configured(installed: StatePaths, state: Path, extra_args: Sequence[str] = (), **settings: Any) -> Config:
+    """For an engine of its own with the tiny model, at a free port."""
+    (state / "engine").symlink_to(installed.engine_env.resolve())
+    model = installed.models.resolve() / TINY_MODEL
+    url = f"http://127.0.0.1:{_free_port()}"
+    engine = {"urls": [url], "model_path": str(model), "extra_args": list(extra_args)}
+    return Config.model_validate({"state_dir": state, "engine": engine, **settings})
 
 
 def _free_port() -> int:

@@ -131,6 +131,7 @@ def test_traffic_moves_by_name_while_the_old_adapter_answers_to_its_end(
 def test_an_adapter_serves_what_the_trainer_computed_and_another_one_is_refused(
     publisher: Publisher, control: Control, plants: list[Plant]
 ) -> None:
+    """W6 on the real engine."""
     good = publisher.make(plants[0])
     publisher.live(good)
     assert publisher.tick().low == good

@@ -119,6 +119,7 @@ def test_weights_change_under_a_stream_that_survives_and_the_engine_says_the_new
     db: Engine,
     checkpoints: Path,
 ) -> None:
+    """W2 on the real engine."""
     assert only(reconciler.tick()) == ("ready", 0, 0)
     base_sum, base_norm = control.checksum(), control.tensor(NORM, 4)
     made = perturbed(real_engine.model, checkpoints / "1", 1.5)
@@ -154,6 +155,7 @@ def test_weights_that_compute_something_else_than_the_trainer_are_taken_back(
     db: Engine,
     checkpoints: Path,
 ) -> None:
+    """W8 on the real engine."""
     reconciler.tick()
     before = control.checksum()
     wrong = perturbed(real_engine.model, checkpoints / "wrong", 40.0)

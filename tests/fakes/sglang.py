@@ -149,7 +149,7 @@ class FakeSGLang:
     def on_generate(self, body: dict[str, Any]) -> tuple[int, Any]:
         path = self.adapters[body["lora_path"]] if "lora_path" in body else self.weights
         skew = self.skews.get(path, 0.0)
-        return 200, [_scores(ids[body["logprob_start_len"] :], skew) for ids in body["input_ids"]]
+        return 200, _scores(body["input_ids"][body["logprob_start_len"] :], skew)
 
 
 def _scores(ids: list[int], skew: float) -> dict[str, Any]:

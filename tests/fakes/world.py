@@ -81,7 +81,13 @@ class World:
         books = Books(self._connect, "default", self.owner, self.clock, pin_seconds=self.pin_seconds)
         config = Config.model_validate({"engine": {"urls": [fake.url for fake in self.fakes]}})
         self.reconciler = Reconciler(
-            config, books, self._controls, self.routes_file, self.clock, spawn=self.spawn
+            config,
+            books,
+            self._controls,
+            self.routes_file,
+            self.clock,
+            spawn=self.spawn,
+            rest=lambda _: None,
         )
 
     def close(self) -> None:

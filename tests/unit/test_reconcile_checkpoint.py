@@ -46,6 +46,7 @@ def test_a_header_that_is_none_is_refused(tmp_path: Path, header: bytes) -> None
 
 
 def test_a_misspelt_tensor_is_named() -> None:
+    """W8."""
     ours = {name.replace("q_proj", "q_projX"): tensor for name, tensor in BASE.items()}
     problem = full_problem(ours, BASE, tied=True)
     assert (
@@ -68,6 +69,7 @@ def test_another_shape_or_dtype_is_named_with_both(wrong: Tensor) -> None:
 
 
 def test_a_tied_head_may_be_written_once_or_twice() -> None:
+    """W9 (a), (b)."""
     with_head = {**BASE, "lm_head.weight": BASE[EMBED]}
     assert full_problem(BASE, BASE, tied=True) is None
     assert full_problem(with_head, BASE, tied=True) is None

@@ -8,6 +8,7 @@ from tests.fakes.world import World
 def test_an_adapter_is_loaded_beside_the_old_one_which_goes_when_nobody_uses_it(
     world: World, fake: FakeSGLang
 ) -> None:
+    """W6."""
     for version in (1, 2):
         world.make(version, "adapter")
         world.live(version)
@@ -27,6 +28,7 @@ def test_an_adapter_is_loaded_beside_the_old_one_which_goes_when_nobody_uses_it(
 def test_there_are_never_more_adapters_than_run_at_once_with_a_place_for_the_base_model(
     world: World, fake: FakeSGLang
 ) -> None:
+    """W6."""
     fake.places = 3
     for version in range(1, 6):
         world.make(version, "adapter")
@@ -40,6 +42,7 @@ def test_there_are_never_more_adapters_than_run_at_once_with_a_place_for_the_bas
 def test_while_an_old_adapter_has_requests_left_the_new_one_waits_and_users_do_not(
     world: World, fake: FakeSGLang
 ) -> None:
+    """W6."""
     fake.places = 3
     for version in (1, 2):
         world.make(version, "adapter")

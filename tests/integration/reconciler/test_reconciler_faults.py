@@ -82,6 +82,7 @@ def test_an_adapter_that_engines_would_serve_in_part_is_refused(
 
 
 def test_full_weights_are_refused_for_a_quantised_base_model(world: World, fake: FakeSGLang) -> None:
+    """W13."""
     config = '{"tie_word_embeddings": true, "quantization_config": {"quant_method": "fp8"}}'
     (world.folder / "base" / "config.json").write_text(config)
     world.make(1)
@@ -94,6 +95,7 @@ def test_full_weights_are_refused_for_a_quantised_base_model(world: World, fake:
 def test_a_tensor_that_the_engine_dropped_is_found_though_it_said_success(
     world: World, fake: FakeSGLang
 ) -> None:
+    """W8."""
     world.tick()
     fake.drops = {"model.embed_tokens.weight"}
     world.make(1)
@@ -109,6 +111,7 @@ def test_a_tensor_that_the_engine_dropped_is_found_though_it_said_success(
 def test_weights_that_stayed_the_old_ones_are_found_also_at_the_second_update(
     world: World, fake: FakeSGLang
 ) -> None:
+    """W8, W14: the second update may go wrong where the first did not."""
     world.make(1)
     world.live(1)
     world.tick()
@@ -142,6 +145,7 @@ def test_an_engine_that_has_no_checksums_is_probed_all_the_same(world: World, fa
 
 
 def test_an_engine_that_answers_nan_does_not_serve_that_version(world: World, fake: FakeSGLang) -> None:
+    """W13."""
     world.tick()
     fake.skews[str(world.make(1))] = float("nan")
     world.live(1)

@@ -6,7 +6,9 @@ from typing import Any
 import orjson
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 
+from gateway.reconcile.books import Books
 from gateway.reconcile.decide import MAX_TRIES
 from store import engines
 from tests.fakes.models import BASE, write_model
@@ -28,6 +30,7 @@ def test_a_fresh_engine_is_at_version_0_and_ready(world: World, fake: FakeSGLang
 def test_full_weights_are_swapped_in_the_order_that_keeps_users_running(
     world: World, fake: FakeSGLang
 ) -> None:
+    """W2, W4, W15: nothing is flushed, aborted or sent in pieces; the version goes with the one update."""
     world.tick()
     made = world.make(1)
     world.live(1)
@@ -227,6 +230,7 @@ def test_a_version_that_kills_its_engine_is_refused_in_the_end(world: World, fak
 
 
 def test_engines_are_routed_to_only_at_the_version_that_each_acknowledged(db: Engine, tmp_path: Path) -> None:
+    """W11."""
     with fake_sglang() as one, fake_sglang() as two:
         world = World(db, tmp_path, [one, two])
         world.tick()
@@ -248,3 +252,26 @@ def test_a_version_without_a_probe_says_so(world: World) -> None:
     world.live(1)
     world.tick()
     assert world.published()[-1].probe == {**AGREE, "missing": "its row has no probe"}
+
+
+def test_a_pointer_that_moved_is_seen_between_two_looks(world: World) -> None:
+    books = Books(lambda: world.db, "default", "another")
+    books.live()
+    assert not books.moved()
+    world.make(1)
+    world.live(1)
+    assert books.moved()
+    books.live()
+    assert not books.moved()
+    world.make(2, "adapter")
+    world.try_out(2, 0.1)
+    assert books.moved()
+    books.live()
+    assert not books.moved()
+
+
+def test_without_postgres_no_pointer_moved(world: World) -> None:
+    def refused() -> Engine:
+        raise OperationalError("connect", {}, Exception("connection refused"))
+
+    assert not Books(refused, "default", "another").moved()

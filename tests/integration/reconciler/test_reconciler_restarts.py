@@ -15,6 +15,7 @@ from tests.fakes.world import World
 
 
 def test_a_restarted_engine_is_brought_back_to_the_live_version(world: World, fake: FakeSGLang) -> None:
+    """W11."""
     world.make(1)
     world.live(1)
     world.tick()

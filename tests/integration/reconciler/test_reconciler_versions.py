@@ -18,6 +18,7 @@ def test_the_pointer_falls_back_past_every_refused_ancestor(world: World) -> Non
 
 
 def test_the_next_number_is_above_every_number_there_ever_was(world: World) -> None:
+    """W12."""
     for version in (1, 2, 7):
         world.make(version, parent=0)
     world.live(1)
