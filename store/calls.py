@@ -1,5 +1,6 @@
 """The ledger of calls to outside models: every attempt is a row, also those that failed or were retried."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -61,7 +62,7 @@ def of_channel(outcome: str) -> bool:
 
 
 def record(connection: Connection, call: Call, turn_id: UUID | None) -> int:
-    """Writes the call, adds it to the sums, and returns its id."""
+    """Writes the call and returns its id. Whoever writes calls adds them up in the same transaction."""
     statement = (
         insert(calls)
         .values(
@@ -76,10 +77,20 @@ def record(connection: Connection, call: Call, turn_id: UUID | None) -> int:
         )
         .returning(calls.c.id)
     )
-    call_id = int(connection.execute(statement).scalar_one())
-    tokens = (call.prompt_tokens or 0) + (call.completion_tokens or 0)
-    spending.add(connection, tokens, call.cost_usd, came_back=call.came_back)
-    return call_id
+    return int(connection.execute(statement).scalar_one())
+
+
+def add_up(connection: Connection, made: Sequence[Call]) -> None:
+    """Adds recorded calls to the sums, last in their transaction: all scorers add to one row, and each waits
+    for the one before it to commit."""
+    if made:
+        spending.add(
+            connection,
+            calls=len(made),
+            tokens=sum((call.prompt_tokens or 0) + (call.completion_tokens or 0) for call in made),
+            cost_usd=sum(call.cost_usd or 0.0 for call in made),
+            unpriced=sum(call.came_back and call.cost_usd is None for call in made),
+        )
 
 
 def lately(connection: Connection, hours: int = 24) -> list[Outcomes]:

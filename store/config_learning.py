@@ -21,6 +21,10 @@ class Judge(Section):
     votes: Positive = Field(3, description="how often each turn is judged (m)")
     quorum: Positive = Field(2, description="votes that must come back; fewer: the score is NULL")
     temperature: float = Field(0.6, ge=0, le=2, description="sampling temperature of a vote")
+    structured: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="ask for the verdict by JSON schema; auto: of models that LiteLLM knows to have it",
+    )
     max_tokens: Positive = Field(1024, description="output tokens of one vote")
     timeout_sec: Seconds = Field(60, description="seconds for one call")
     concurrency: Positive = Field(8, description="calls in flight")
@@ -70,7 +74,7 @@ class Teacher(Section):
     timeout_sec: Seconds = Field(120, description="seconds for one call")
     max_tokens: Positive = Field(2048, description="output tokens of one corrected answer")
     engine_url: str = Field(
-        "", description="an SGLang of its own that measures which hint says most; empty: the first is taken"
+        "", description="an SGLang of its own that measures which hint says most; empty: the trainer does"
     )
     candidates: Positive = Field(3, description="hints of one turn that are measured")
 
@@ -81,7 +85,9 @@ class Batch(Section):
         1800, description="seconds from a batch's oldest sample until it closes partial"
     )
     min_size: Positive = Field(4, description="fewest turns in a partial batch")
-    max_staleness: Positive = Field(4, description="versions between sampling and training; more: stale")
+    max_staleness: int = Field(
+        4, ge=0, description="versions between sampling and training; more: stale. 0: the newest one only"
+    )
     late_share: float = Field(
         0.125,
         ge=0,
@@ -123,6 +129,13 @@ class Loss(Section):
     )
     w_rl: float = Field(1.0, gt=0, description="combine: weight of the reward's advantage")
     w_opd: float = Field(1.0, gt=0, description="opd and combine: weight of the teacher's")
+    opd_top_k: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="opd and combine: reverse KL over so many of the teacher's likeliest tokens at each "
+        "position, the others as one; 0: the answer's own token alone",
+    )
     clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio new/old is clipped below 1 minus this")
     clip_high: float = Field(0.28, gt=0, description="the ratio new/old is clipped above 1 plus this")
     kl: float = Field(0.1, ge=0, description="weight of k3 to the base model; OpenClaw-RL: 0")
@@ -198,6 +211,22 @@ class Publish(Section):
     max_kl: float = Field(
         0, ge=0, description="nats a token from the base model, above which a version is refused; 0: no limit"
     )
+    held_out: int = Field(
+        8,
+        ge=0,
+        description="newest scored turns that no step has trained, on which a new version is tried before it "
+        "is live; 0: none",
+    )
+    max_kl_last: float = Field(
+        1.0,
+        ge=0,
+        description="nats a token on those from the version before, above which it is refused; 0: no limit",
+    )
+    max_fall: float = Field(
+        0.5,
+        ge=0,
+        description="nats a token by which good ones may become less likely, on average; 0: no limit",
+    )
     max_cold_share: float = Field(
         0,
         ge=0,
@@ -218,7 +247,10 @@ class Publish(Section):
     checksums: bool = Field(
         True, description="compare an engine's tensors with the files after a load of full weights"
     )
-    poll_interval: Seconds = Field(1.0, description="seconds between the reconciler's looks")
+    poll_interval: Seconds = Field(
+        1.0,
+        description="seconds between the reconciler's looks at engines; a pointer that moves is seen at once",
+    )
 
 
 class Watch(Section):
@@ -227,4 +259,8 @@ class Watch(Section):
     )
     drop: float = Field(0.2, gt=0, description="fall of the mean score for which a version is rolled back …")
     length: float = Field(3.0, gt=1, description="… or by which factor answers are longer or shorter …")
+    refusals: float = Field(
+        0.15, gt=0, le=1, description="… or by how much the share of answers that refuse rose …"
+    )
+    tools: float = Field(0.15, gt=0, le=1, description="… or that of tool calls that cannot be read …")
     confidence: float = Field(0.99, gt=0.5, lt=1, description="… if it is sure to this degree")

@@ -16,7 +16,7 @@ def record(
     hint: str | None = None,
     call_id: int | None = None,
 ) -> None:
-    """Writes how the answer should have been, according to `source` (feedback, or teacher:<model>)."""
+    """Writes how the answer should have been, according to `source` (feedback, edit or teacher:<model>)."""
     facts = {"answer": answer, "hint": hint, "call_id": call_id}
     statement = insert(demonstrations).values(turn_id=turn_id, source=source, **facts)
     connection.execute(

@@ -1,21 +1,29 @@
 """Hints: how an answer should have been, and the prompt that says so, as the trainer's teacher reads it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select, update
 
 from store import whole
-from store.tables import hints, turns
+from store.tables import hints, samples, turns
 
 
 @dataclass(frozen=True, slots=True)
 class NewHint:
     text: str
     prompt_ids: npt.NDArray[np.int32]  # the turn's prompt with the hint in it
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """One of several hints that were written together: only one can teach its turn."""
+
+    hint_id: int
+    prompt_ids: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,35 @@ def read_taught(connection: Connection, turn_id: UUID) -> Taught | None:
 
 
 def record(connection: Connection, turn_id: UUID, new: Sequence[NewHint]) -> None:
-    """Adds hints to a turn, the most informative last: the newest is the one that counts."""
+    """Adds hints to a turn, the longest last. Those of one transaction are rivals; the newest ones count."""
     for hint in new:
         values = {"turn_id": turn_id, "text": hint.text, "prompt_ids": hint.prompt_ids}
         connection.execute(hints.insert().values(**values))
+
+
+def rivals(connection: Connection, batch_id: int, longest: int) -> dict[UUID, list[Rival]]:
+    """The hints that were written together with a sample's own, in order, of turns that have several.
+
+    `longest`: tokens of prompt and answer, beyond which a hint could not be trained.
+    """
+    own = hints.alias("own")
+    tokens = func.cardinality(hints.c.prompt_ids) + func.cardinality(turns.c.response_ids)
+    query = (
+        select(samples.c.turn_id, hints.c.id, hints.c.prompt_ids)
+        .join(own, own.c.id == samples.c.hint_id)
+        .join(hints, (hints.c.turn_id == own.c.turn_id) & (hints.c.created_at == own.c.created_at))
+        .join(turns, turns.c.id == samples.c.turn_id)
+        .where(samples.c.batch_id == batch_id, tokens <= longest)
+        .order_by(samples.c.position, hints.c.id)
+    )
+    found: dict[UUID, list[Rival]] = {}
+    for turn_id, hint_id, prompt_ids in connection.execute(query):
+        found.setdefault(turn_id, []).append(Rival(hint_id, prompt_ids))
+    return {turn_id: several for turn_id, several in found.items() if len(several) > 1}
+
+
+def choose(connection: Connection, batch_id: int, chosen: Mapping[UUID, int]) -> None:
+    """From now on these hints teach these turns of the batch."""
+    for turn_id, hint_id in chosen.items():
+        of_turn = (samples.c.batch_id == batch_id) & (samples.c.turn_id == turn_id)
+        connection.execute(update(samples).where(of_turn).values(hint_id=hint_id))

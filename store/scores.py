@@ -12,8 +12,10 @@ from store.tables import scores, turns
 
 FEEDBACK = "feedback"  # the reason of a score that people, or the environment, gave
 REGENERATED = "regenerated"  # … that the user asked again and went on from another answer
+EDITED = "edited"  # … that the user wrote the answer anew
 
-#: Of a turn's scores the first in this order counts: feedback, then the newest judge, then lineage.
+#: Of a turn's scores the first in this order counts: feedback, then the newest judge, then lineage. (EDITED
+#: needs no line of its own: it is only written where there is no score, so that every judge's is newer.)
 COUNTS = (
     (scores.c.reason.is_not_distinct_from(FEEDBACK)).desc(),
     scores.c.value.is_(None),
@@ -27,7 +29,7 @@ COUNTS = (
 @dataclass(frozen=True, slots=True)
 class Score:
     value: float | None  # in [-1, 1]; None with a reason
-    reason: str  # majority | tie | no_quorum | abstained | feedback | regenerated
+    reason: str  # majority | tie | no_quorum | abstained | feedback | regenerated | edited
     hint: str | None = None
 
 

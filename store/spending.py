@@ -33,15 +33,10 @@ class Caps:
         return bool(self.usd_per_day or self.usd_total or self.tokens_per_day or self.tokens_total)
 
 
-def add(connection: Connection, tokens: int, cost_usd: float | None, *, came_back: bool) -> None:
-    """Adds a call to its day, in the transaction that writes it to the ledger."""
+def add(connection: Connection, *, calls: int, tokens: int, cost_usd: float, unpriced: int) -> None:
+    """Adds to today's sums, in the transaction that writes the calls to the ledger."""
     columns = spending.c
-    new = {
-        "calls": 1,
-        "tokens": tokens,
-        "cost_usd": cost_usd or 0.0,
-        "unpriced": int(came_back and cost_usd is None),
-    }
+    new = {"calls": calls, "tokens": tokens, "cost_usd": cost_usd, "unpriced": unpriced}
     statement = insert(spending).values(day=func.timezone("UTC", func.now()).cast(columns.day.type), **new)
     sums = {name: columns[name] + statement.excluded[name] for name in new}
     connection.execute(statement.on_conflict_do_update(index_elements=["day"], set_=sums))

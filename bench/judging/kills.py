@@ -76,7 +76,17 @@ def _score(where: str, judge_url: str) -> None:
         time.sleep(0.05)
 
 
-def measure(times: int, state: Path) -> dict[str, int]:
+def measure(times: int) -> dict[str, int]:
+    """Scores TURNS turns through so many kills, on a Postgres of its own."""
+    state = Path(tempfile.mkdtemp(prefix="dukou-bench-"))
+    try:
+        return _measure(times, state)
+    finally:
+        embedded.stop(state)
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def _measure(times: int, state: Path) -> dict[str, int]:
     dice = random.Random(3)
     at_work = 0
     with Judge(LATENCY, 0.0) as judge, fresh(state, 0, TURNS) as (where, engine):
@@ -115,12 +125,7 @@ def main() -> None:
     if sys.argv[1:2] == ["nursery"]:
         nursery(*sys.argv[2:4])
         return
-    state = Path(tempfile.mkdtemp(prefix="dukou-bench-"))
-    try:
-        print(json.dumps(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 50, state)))
-    finally:
-        embedded.stop(state)
-        shutil.rmtree(state, ignore_errors=True)
+    print(json.dumps(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 50)))
 
 
 if __name__ == "__main__":

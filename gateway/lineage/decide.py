@@ -25,6 +25,7 @@ from store.earlier import Earlier
 from store.turns import Place
 
 RETRY_WINDOW = timedelta(minutes=30)  # three attempts of the client's default patience
+EDIT_WINDOW = timedelta(hours=2)  # from an answer to the request that brings it back edited
 SHORTEST_SUMMARY = 24  # characters; shorter texts occur in messages by chance
 
 
@@ -84,7 +85,10 @@ def place(asked: Asked, known: Known) -> Place:
     if parent is not None:
         return _below(asked, parent)
     sibling = _sibling(asked, known)
-    return _beside(asked, sibling) if sibling is not None else _new(asked)
+    if sibling is not None:
+        return _beside(asked, sibling)
+    edited = _edited(asked, known)
+    return _new(asked) if edited is None else _apart(asked, edited)
 
 
 def find_parent(asked: Asked, known: Known) -> Found | None:
@@ -187,6 +191,35 @@ def _sibling(asked: Asked, known: Known) -> Earlier | None:
         return is_over and turn.kind == asked.kind and not known.is_continued(turn.id)
 
     return _best(asked, known.by_prompt(asked.prompt_hash), was_over)
+
+
+def _edited(asked: Asked, known: Known) -> Earlier | None:
+    """The turn whose answer comes back as another one: the user, or the client, wrote it anew.
+
+    Only told where the client names no session, of a question that is long enough to be one's own, and where
+    a single conversation began with it. What stands in the answer's place is not compared here.
+    """
+    if asked.session is not None:
+        return None
+    for prefix in asked.prefixes:
+        if len(canonical.text(asked.messages[prefix.messages - 2])) < SHORTEST_SUMMARY:
+            continue
+        same = [turn for turn in known.by_prompt(prefix.prompt) if may_follow(asked, turn)]
+        if len({turn.session_id for turn in same}) == 1 and not any(known.is_continued(t.id) for t in same):
+            newest = max(same, key=lambda turn: (turn.started_at, turn.id))
+            return newest if asked.started_at - newest.started_at <= EDIT_WINDOW else None
+    return None
+
+
+def _apart(asked: Asked, edited: Earlier) -> Place:
+    """In the session of the answer that was edited: beside it, in a segment of its own."""
+    return Place(
+        session_id=edited.session_id,
+        session_source="lineage",
+        segment_id=asked.id,
+        parent_id=edited.parent_id,
+        parent_messages=edited.parent_messages,
+    )
 
 
 def _below(asked: Asked, parent: Found) -> Place:

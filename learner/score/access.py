@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import SecretStr
 
@@ -20,6 +21,7 @@ class Access:
     timeout: float
     concurrency: int
     temperature: float | None = None
+    structured: Literal["auto", "always", "never"] = "auto"
     requests_per_minute: int = 0  # 0: no limit
     tokens_per_minute: int = 0
     usd_per_million: tuple[float, float] = (0.0, 0.0)  # prompt, output; both 0: as LiteLLM knows it
@@ -44,6 +46,7 @@ def of_judge(settings: config_learning.Judge) -> Access:
         timeout=settings.timeout_sec,
         concurrency=settings.concurrency,
         temperature=settings.temperature,
+        structured=settings.structured,
         requests_per_minute=settings.requests_per_minute,
         tokens_per_minute=settings.tokens_per_minute,
         usd_per_million=(settings.usd_per_million_in, settings.usd_per_million_out),

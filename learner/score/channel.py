@@ -111,6 +111,8 @@ class Channel:
         return kept if "max_tokens" in kept else {**kept, "max_completion_tokens": max_tokens}
 
     def _speaks_schema(self) -> bool:
+        if self._access.structured != "auto":
+            return self._access.structured == "always"
         return bool(quiet_litellm().supports_response_schema(model=self._access.model))
 
     def _drop(self, message: str, status: str, parameters: dict[str, Any]) -> bool:
@@ -172,8 +174,14 @@ def quiet_litellm() -> Any:
         warnings.simplefilter("ignore")
         import litellm
 
+        # At their debug level these write prompts, and LiteLLM's own lines may quote an answer.
+        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "httpx", "httpcore"):
+            level = logging.CRITICAL if name.startswith("LiteLLM") else logging.WARNING
+            logging.getLogger(name).setLevel(level)
         # Half of it is imported by the first call: this one, which goes nowhere.
         litellm.completion(model="openai/none", api_key="none", messages=[], mock_response="")
+    # Servers add what LiteLLM's types do not know (SGLang: metadata); the warning would quote the reply.
+    warnings.filterwarnings("ignore", "Pydantic serializer warnings", UserWarning)
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.turn_off_message_logging = True
@@ -181,9 +189,6 @@ def quiet_litellm() -> Any:
     litellm.callbacks = []
     litellm.success_callback = []
     litellm.failure_callback = []
-    # At their debug level these write prompts, and LiteLLM's own lines may quote an answer.
-    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "openai", "httpx", "httpcore"):
-        logging.getLogger(name).setLevel(logging.CRITICAL if name.startswith("LiteLLM") else logging.WARNING)
     return litellm
 
 

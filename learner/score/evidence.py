@@ -5,34 +5,33 @@ batch or trained already, only its score is written: for calibration, and for a 
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
+from learner.score.forks import AT_ONCE, Forks
 from learner.score.reward import correction, hints, reward
 from learner.teach.lessons import Lesson, Lessons
-from store import demonstrations, feedback, scores, siblings, states
+from store import demonstrations, feedback, scores, states
 from store.feedback import Opinion
-from store.scores import FEEDBACK, REGENERATED, Score
+from store.scores import FEEDBACK, Score
 
-AT_ONCE = 200  # turns in one transaction
-SIBLINGS_SECONDS = 60.0  # between looks for answers that the user had made again
-SIBLINGS_SINCE = timedelta(days=2)
+FORKS_SECONDS = 60.0  # between looks for answers that the user had made again, or wrote anew
 
 #: The judge and the rubric of these scores; a changed rule is a new version.
 BY_FEEDBACK = ("feedback", "feedback@1")
-BY_LINEAGE = ("siblings", "siblings@1")
 
 
 class Evidence:
     def __init__(self, engine: Engine, lessons: Lessons, now: Callable[[], float]) -> None:
         """`now` is any clock that only grows, in seconds."""
         self._engine, self._lessons, self._now = engine, lessons, now
-        self._siblings_at: float | None = None
+        self._forks = Forks(engine)
+        self._forks_at: float | None = None
 
     def apply(self) -> int:
-        """Scores turns by the feedback that has come, and those that were asked again; how many.
+        """Scores turns by the feedback that has come, and by what lineage shows; how many.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database is not there; nothing of the open transaction stays.
@@ -40,9 +39,9 @@ class Evidence:
         with self._engine.begin() as connection:
             feedback.find_turns(connection)
         done = self._apply_feedback()
-        if self._siblings_at is None or self._now() - self._siblings_at >= SIBLINGS_SECONDS:
-            self._siblings_at = self._now()
-            done += apply_siblings(self._engine, datetime.now(UTC) - SIBLINGS_SINCE)
+        if self._forks_at is None or self._now() - self._forks_at >= FORKS_SECONDS:
+            self._forks_at = self._now()
+            done += self._forks.apply(datetime.now(UTC))
         return done
 
     def _apply_feedback(self) -> int:
@@ -63,17 +62,6 @@ class Evidence:
             with self._engine.begin() as connection:
                 for lesson in lessons:
                     lesson.write(connection)
-
-
-def apply_siblings(engine: Engine, since: datetime) -> int:
-    """Scores the answers that the user had made again, of turns since then; how many."""
-    with engine.begin() as connection:
-        found = siblings.abandoned(connection, since, AT_ONCE)
-        for turn_id in found:
-            score = Score(-1.0, REGENERATED)
-            scores.record(connection, turn_id, *BY_LINEAGE, score, injection_suspected=False)
-        states.rescue(connection, found)
-    return len(found)
 
 
 def _score(connection: Connection, said: dict[UUID, list[Opinion]]) -> None:

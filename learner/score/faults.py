@@ -57,9 +57,9 @@ def _status(error: Exception, message: str) -> str:
     below = next((cause for cause in _causes(error) if isinstance(cause, httpx.HTTPError)), None)
     if isinstance(below, httpx.TransportError):
         return "unreachable"  # LiteLLM calls it a 500
-    if below is None and _NO_COMPLETION.search(message):
-        return "bad_reply"  # this, too
     code = getattr(error, "status_code", None)
+    if below is None and (code == 500 or _NO_COMPLETION.search(message)):
+        return "bad_reply"  # nobody answered 500: LiteLLM could not read the reply
     if isinstance(error, exceptions.ContextWindowExceededError) or (
         code == 400 and _TOO_LONG.search(message)
     ):

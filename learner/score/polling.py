@@ -55,6 +55,7 @@ class Polling:
             if ballot.vote is not None and held:
                 by = (self._judge.name, self._judge.rubric_of(case))
                 votes.record(connection, claim.turn_id, *by, ballot.vote, ids[-1] if ids else None)
+            calls.add_up(connection, ballot.calls)
         if not held:
             raise LeaseLostError(str(claim.turn_id))
         return ballot

@@ -53,5 +53,8 @@ def text(judging: Judging) -> str:
 
 
 def _spent(spent: Spent) -> str:
+    """Tokens and money; no sum of money where no price at all is known."""
+    if spent.unpriced and not spent.cost_usd:
+        return f"{spent.tokens} tokens at an unknown price ({spent.unpriced} calls)"
     unknown = f" (and {spent.unpriced} calls of unknown price)" if spent.unpriced else ""
     return f"{spent.tokens} tokens, ${spent.cost_usd:.4f}{unknown}"

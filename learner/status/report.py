@@ -89,7 +89,8 @@ def _policy(name: str, s: Snapshot) -> str:
 def _version(version: Version) -> str:
     parent = "the base model" if version.parent is None else f"from {version.parent}"
     line = f"  {version.number:>6}  {version.status:<8} {parent:<15} {age(version.age)} old"
-    return _cut(f"{line}  {version.reason or ''}".rstrip())
+    whole = f"{line}  {version.reason or ''}".rstrip()
+    return "\n".join(textwrap.wrap(whole, WIDTH, subsequent_indent=" " * 18))
 
 
 def _engines(s: Snapshot) -> str:

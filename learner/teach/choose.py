@@ -1,12 +1,19 @@
-"""Which hint says most: the one that moves the teacher's log-probabilities of the stored answer. Pure."""
+"""Which hint says most: the one that moves the teacher's log-probabilities of the stored answer most. Pure.
 
-from collections.abc import Mapping
-from typing import Any
+Up or down: a hint teaches by what it takes from wrong tokens as well as by what it adds to right ones, and
+teacher − old is the advantage that the step will see. The largest rise alone would choose the hint that makes
+the answer likelier as it stands, the largest fall the one that fits it least. All hints are of one answer, so
+the mean over its tokens ranks them as the sum does.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Logprobs = npt.NDArray[np.floating[Any]]
+Name = TypeVar("Name", bound=Hashable)
 
 
 def effect(told: Logprobs, untold: Logprobs) -> float | None:
@@ -18,7 +25,7 @@ def effect(told: Logprobs, untold: Logprobs) -> float | None:
     return float(known.mean()) if known.size else None
 
 
-def by_effect(told: Mapping[str, Logprobs], untold: Logprobs) -> list[str]:
-    """The hints, the most informative last; one without an effect, by its length, before all others."""
-    effects = {hint: effect(logprobs, untold) for hint, logprobs in told.items()}
-    return sorted(effects, key=lambda hint: (-1.0 if effects[hint] is None else effects[hint], len(hint)))
+def by_effect(told: Mapping[Name, Logprobs], untold: Logprobs) -> list[Name]:
+    """The hints, the most informative last; equal ones as they came, one without an effect before all."""
+    effects = {name: effect(logprobs, untold) for name, logprobs in told.items()}
+    return sorted(effects, key=lambda name: -1.0 if (of := effects[name]) is None else of)

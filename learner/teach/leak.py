@@ -4,16 +4,14 @@ A teacher that reads the old answer in its hint would raise the probability of t
 opposite of what the hint is for.
 """
 
-import re
+from learner.score.words import words
 
 LONGEST_QUOTE = 8  # words in a row that a hint may share with the answer; a Chinese character is a word
-
-_WORD = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]|[^\W\u3040-\u30ff\u4e00-\u9fff]+", re.UNICODE)
 
 
 def quotes(hint: str, answer: str) -> bool:
     """Whether the hint repeats more than LONGEST_QUOTE words of the answer in a row, or the whole of it."""
-    said, answered = _words(hint), _words(answer)
+    said, answered = words(hint), words(answer)
     if not answered:
         return False
     length = min(LONGEST_QUOTE + 1, len(answered))
@@ -21,7 +19,3 @@ def quotes(hint: str, answer: str) -> bool:
         return said == answered
     pieces = {tuple(answered[at : at + length]) for at in range(len(answered) - length + 1)}
     return any(tuple(said[at : at + length]) in pieces for at in range(len(said) - length + 1))
-
-
-def _words(text: str) -> list[str]:
-    return [word.casefold() for word in _WORD.findall(text)]

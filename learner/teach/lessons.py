@@ -46,6 +46,7 @@ class Lesson:
         if self.demonstration is not None:
             call = ids[-1] if ids else None
             demonstrations.record(connection, self.turn_id, self.source, self.demonstration, self.told, call)
+        calls.add_up(connection, self.calls)
 
 
 class Lessons:
@@ -85,7 +86,8 @@ class Lessons:
         return Lesson(turn_id, made, answer, source, told, paid)
 
     def _enhanced(self, taught: Taught, texts: Sequence[str]) -> tuple[NewHint, ...]:
-        """The hints with their prompts, the most informative last."""
+        """The hints with their prompts: the most informative one where it was measured, else all of them,
+        the longest last. Then the trainer measures them."""
         made: dict[str, NewHint] = {}
         for text in sorted(texts, key=len):
             hinted = with_hint(taught.messages, text)
@@ -97,7 +99,8 @@ class Lessons:
                 self._say(f"no hint for some turns: {error}")
                 return ()
             made[text] = NewHint(text, ids)
-        return tuple(made[text] for text in self._ranked(taught, made))
+        best = self._measured(taught, made)
+        return tuple(made.values()) if best is None else (made[best],)
 
     def _ids(self, taught: Taught, hinted: Sequence[object]) -> Ids:
         if self._render is None:
@@ -107,23 +110,23 @@ class Lessons:
             self._render, taught.messages, hinted, taught.tools, taught.sampling, taught.prompt_ids
         )
 
-    def _ranked(self, taught: Taught, made: dict[str, NewHint]) -> list[str]:
-        """By measured effect where a teacher engine is idle; else by length."""
+    def _measured(self, taught: Taught, made: dict[str, NewHint]) -> str | None:
+        """The most informative of several hints; None where no teacher engine is there and idle."""
         answer, prompt = taught.response_ids, taught.prompt_ids
         if self._teacher is None or len(made) < 2 or answer is None or prompt is None:
-            return list(made)
+            return None
         try:
             if not self._teacher.is_idle():
-                return list(made)
+                return None
             self._verify(self._teacher)
             untold = self._teacher.logprobs(prompt.tolist(), answer)
             told = {
                 text: self._teacher.logprobs(hint.prompt_ids.tolist(), answer) for text, hint in made.items()
             }
         except (TeacherEngineError, AlignmentError, OSError) as error:
-            self._say(f"hints are taken by length: {error}")
-            return list(made)
-        return by_effect(told, untold)
+            self._say(f"the trainer chooses between hints: {error}")
+            return None
+        return by_effect(told, untold)[-1]
 
     def _verify(self, teacher: TeacherEngine) -> None:
         """Once: log-probabilities of another tokenizer's tokens would mean nothing."""

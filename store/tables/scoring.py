@@ -42,7 +42,7 @@ scores = Table(
     Column("judge", Text, primary_key=True),
     Column("rubric", Text, primary_key=True),
     Column("value", Float),  # in [-1, 1]; NULL with a reason
-    Column("reason", Text),  # majority | tie | no_quorum | feedback | regenerated | …
+    Column("reason", Text),  # majority | tie | no_quorum | feedback | regenerated | edited | …
     Column("hint", Text),
     # The judged text tries to speak to the judge: it was neutralised, and a person may want to look.
     Column("injection_suspected", Boolean, nullable=False, server_default="false"),
@@ -109,7 +109,7 @@ demonstrations = Table(
     "demonstrations",
     metadata,
     Column("turn_id", Uuid, primary_key=True),
-    Column("source", Text, primary_key=True),  # feedback | teacher:<model>
+    Column("source", Text, primary_key=True),  # feedback | edit | teacher:<model>
     Column("answer", Text, nullable=False),
     Column("hint", Text),  # what the teacher was told
     Column("call_id", BigInteger),

@@ -96,6 +96,7 @@ def topics() -> Iterator[list[Message]]:
 
 
 def test_stored_tokens_have_the_recorded_log_probabilities_position_by_position(school: School) -> None:
+    """J16."""
     school.teacher.verify(lambda text: school.tokenizer.encode(text, add_special_tokens=False))
     asked = [*topics()] * 3
     with ThreadPoolExecutor(8) as pool:
@@ -144,6 +145,7 @@ def test_a_good_hint_raises_the_corrected_part_and_moves_more_than_an_idle_one(s
 
 
 def test_an_engine_with_another_tokenizer_is_refused(school: School) -> None:
+    """J16."""
     with pytest.raises(TeacherEngineError, match="another tokenizer"):
         school.teacher.verify(lambda text: [ord(letter) for letter in text])
 

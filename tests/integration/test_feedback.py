@@ -9,7 +9,7 @@ from sqlalchemy import select, text
 from gateway.drain.drainer import Drainer
 from gateway.relay.app import GatewayApp
 from gateway.spool.reader import SpoolReader
-from learner.score.evidence import apply_siblings
+from learner.score.forks import apply_siblings
 from learner.score.scorer import Scorer
 from store import states
 from store.config_model import Config

@@ -37,6 +37,7 @@ def test_nothing_to_compare_says_what_to_do():
 
 
 def test_a_judge_that_likes_length_is_seen():
+    """J14."""
     said = [("llm", value, tokens) for value, tokens in ((-1, 10), (0, 20), (1, 30))]
     flat = [("rules", value, 10) for value in (-1, 1)] + [("rules", 1, None)]
     of_llm, of_rules = length_bias(said + flat)

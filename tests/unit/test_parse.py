@@ -29,6 +29,7 @@ UNREADABLE = Parsed("unparsable")
     ],
 )
 def test_the_last_declared_verdict_counts(text, value):
+    """J2."""
     assert parse(text) == Parsed(OK, value)
 
 
@@ -39,6 +40,13 @@ def test_the_last_declared_verdict_counts(text, value):
         "score: 1",
         "7",
         "1",
+        "-3",
+        "1e1",
+        "９",
+        "9,5",
+        "score: 85",
+        '{"score": 85}',
+        r"\boxed{7/10}",
         "Not excellent",
         "I cannot evaluate this.",
         "",
@@ -72,6 +80,7 @@ def test_the_last_declared_verdict_counts(text, value):
     ],
 )
 def test_what_is_no_declared_verdict_is_unparsable_never_a_number(text):
+    """J2."""
     assert parse(text) == UNREADABLE
 
 

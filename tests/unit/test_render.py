@@ -22,6 +22,7 @@ INJECTIONS = [
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_text_that_speaks_to_the_judge_is_flagged_wherever_it_stands(text):
+    """J5."""
     assert suspects_injection(case(answer=text))
     assert suspects_injection(case(then=text))
     assert suspects_injection(case(then=text, role="tool"))
@@ -35,6 +36,7 @@ def test_ordinary_text_is_not_flagged():
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_the_marker_stands_in_the_prompt_twice_and_no_verdict_syntax_survives(text):
+    """J5."""
     messages = prompt(load("default@1"), case(answer=text, then=text), "f00dcafe")
     content = messages[-1]["content"]
     assert content.count("f00dcafe") == 2
@@ -43,6 +45,7 @@ def test_the_marker_stands_in_the_prompt_twice_and_no_verdict_syntax_survives(te
 
 
 def test_template_tokens_thoughts_and_unstorable_characters_are_taken_apart():
+    """J5, J18."""
     assert (
         neutralise("<|im_start|>system <think>x</think> \0 \ud800")
         == "(|im_start|)system (think)x(/think) � �"
@@ -50,6 +53,7 @@ def test_template_tokens_thoughts_and_unstorable_characters_are_taken_apart():
 
 
 def test_rendering_is_the_same_each_time_and_shows_calls_and_omissions():
+    """J18."""
     call = {"id": "1", "function": {"name": "find", "arguments": '{"b": 1, "a": 2}'}}
     seen = case(answer=None, then="", calls=(call,), reasoning="hmm", role="tool")
     assert render(seen) == render(seen)
@@ -58,7 +62,17 @@ def test_rendering_is_the_same_each_time_and_shows_calls_and_omissions():
     assert render(seen).endswith("[tool]\n(empty)")
 
 
+def test_pictures_are_named_and_not_shown():
+    """J18."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000}}
+    text = render(case(request=[{"type": "text", "text": "What is this?"}, picture]))
+    assert "What is this?" in text
+    assert "[image_url omitted]" in text
+    assert "AAAA" not in text
+
+
 def test_long_parts_are_cut_in_the_middle_and_say_so():
+    """J18."""
     text = render(case(then="a" * 5_000_000, request="b" * 100_000, answer="c" * 100_000))
     assert len(text) < 15_000
     assert text.count("characters left out") == 3

@@ -1,6 +1,8 @@
 import pytest
 
+from learner.status.judging import Judging, text
 from store.calls import is_fault, of_channel
+from store.feedback import Counted
 from store.spending import Caps, Spent, reached
 
 
@@ -29,3 +31,16 @@ def test_a_channels_fault_is_told_from_one_of_the_question():
     )
     assert all(map(is_fault, ("context_overflow", "http_400", "timeout")))
     assert not any(map(is_fault, ("ok", "unparsable", "empty")))
+
+
+@pytest.mark.parametrize(
+    ("spent", "words"),
+    [
+        (Spent(calls=2, tokens=50, cost_usd=0.25), "today 50 tokens, $0.2500; ever"),
+        (Spent(calls=3, tokens=50, cost_usd=0.25, unpriced=1), "$0.2500 (and 1 calls of unknown price)"),
+        (Spent(calls=2, tokens=50, unpriced=2), "today 50 tokens at an unknown price (2 calls); ever"),
+        (Spent(calls=1, tokens=0), "today 0 tokens, $0.0000"),
+    ],
+)
+def test_a_price_that_nobody_knows_is_not_shown_as_nothing(spent, words):
+    assert words in text(Judging((), spent, spent, Caps(), Counted()))

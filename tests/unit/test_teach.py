@@ -59,6 +59,7 @@ IDS = np.array([5, 6, 7], np.int32)
 
 
 def test_the_entries_of_the_answer_are_taken_and_the_null_before_them_dropped():
+    """J16."""
     entries = [[None, 4, None], [-0.5, 5, "a"], [-1.0, 6, "b"], [-2.0, 7, "c"]]
     assert on_tokens(entries, IDS).tolist() == [-0.5, -1.0, -2.0]
     longer = [[None, 1, None], [-9.0, 4, None], *entries[1:]]  # a leading BOS of the engine's
@@ -66,6 +67,7 @@ def test_the_entries_of_the_answer_are_taken_and_the_null_before_them_dropped():
 
 
 def test_a_null_in_between_is_missing_and_not_zero():
+    """J16."""
     assert np.isnan(on_tokens([[None, 4], [-0.5, 5], [None, 6], [-2.0, 7]], IDS)[1])
 
 
@@ -79,11 +81,13 @@ def test_a_null_in_between_is_missing_and_not_zero():
     ],
 )
 def test_entries_of_other_tokens_are_refused(entries, words):
+    """J16."""
     with pytest.raises(AlignmentError, match=words):
         on_tokens(entries, IDS)
 
 
 def test_seven_log_probabilities_for_nine_tokens_are_never_zipped():
+    """J16."""
     entries = [[None, 0], *([-0.1, n] for n in range(1, 8))]
     with pytest.raises(AlignmentError):
         on_tokens(entries, np.arange(1, 10, dtype=np.int32))

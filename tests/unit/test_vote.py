@@ -34,6 +34,7 @@ def cast(*values, hints=()):
     ],
 )
 def test_votes_come_to(values, quorum, value, reason):
+    """J1, J13."""
     assert decide(cast(*values), quorum) == Score(value, reason)
 
 
