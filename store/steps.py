@@ -50,11 +50,11 @@ def metrics(connection: Connection, policy_id: int, count: int, *, newest: bool)
     return found[::-1] if newest else found
 
 
-def metric(connection: Connection, policy_id: int, version: int, name: str) -> float | None:
-    """One number of the step that made a version; None where it was not measured."""
+def measured(connection: Connection, policy_id: int, version: int) -> dict[str, float | None]:
+    """The metrics of the step that made a version; empty where no step did."""
     query = select(steps.c.metrics).where(steps.c.policy_id == policy_id, steps.c.version == version)
-    measured: dict[str, float | None] = connection.scalar(query) or {}
-    return measured.get(name)
+    found: dict[str, float | None] | None = connection.scalar(query)
+    return found or {}
 
 
 def next_number(connection: Connection, policy_id: int) -> int:

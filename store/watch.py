@@ -1,13 +1,27 @@
 """What users got of one version: the numbers by which a version is compared with the one before."""
 
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, case, func, or_, select
 
 from store.scores import COUNTS
 from store.tables import scores, turns
 
 _NEWEST = 2000  # turns looked at: what a version did long ago says little of it now
+_NEWEST_TOOLS = 200  # of them with tool calls, which are read in full
+
+#: How an answer begins that refuses, English and Chinese. It counts some that do not, and misses some, of
+#: both versions alike: a rise tells.
+REFUSAL = (
+    r"^\W*((i['’]m|i am|we['’]re|we are) (\w+ ){0,2}(sorry|unable|not able)|(sorry|apologies|unfortunately)\M"
+    r"|i (really |just )?(can['’]?t|cannot|can not|won['’]t|will not|must decline)\M|as an ai\M"
+    r"|抱歉|对不起|很遗憾|我(无法|不能|没办法)|作为(一个|一名)?(ai|人工智能))"
+)
+#: What an engine leaves in the text of an answer whose tool calls it could not read.
+LEFTOVERS = ("<tool_call>", "<|tool_call", "[TOOL_CALLS]", "<function=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +33,17 @@ class Sampled:
     variance: float | None
 
 
+UNSEEN = Sampled(0, None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A version's turns."""
 
     score: Sampled
     length: Sampled  # tokens of an answer
+    refusals: Sampled = UNSEEN  # 1 for an answer that begins as refusals do, else 0
+    unreadable: Sampled = UNSEEN  # of the answers that call tools: 1 for one whose calls cannot be read
 
 
 def observed(connection: Connection, policy_id: int, version: int) -> Observed:
@@ -36,26 +55,74 @@ def observed(connection: Connection, policy_id: int, version: int) -> Observed:
         .limit(1)
         .scalar_subquery()
     )
+    refuses = turns.c.response_text.regexp_match(REFUSAL, flags="i")
     mine = (
-        select(value.label("score"), func.cardinality(turns.c.response_ids).label("length"))
-        .where(
-            turns.c.policy_id == policy_id,
-            turns.c.policy_version_min == version,
-            turns.c.policy_version_max == version,
-            turns.c.kind == "main",
-            turns.c.status == "ok",
+        select(
+            value.label("score"),
+            func.cardinality(turns.c.response_ids).label("length"),
+            case((refuses, 1.0), (~refuses, 0.0)).label("refuses"),
         )
+        .where(*_of(policy_id, version))
         .order_by(turns.c.id.desc())
         .limit(_NEWEST)
         .subquery()
     )
     figures = [
         figure(column)
-        for column in (mine.c.score, mine.c.length)
+        for column in (mine.c.score, mine.c.length, mine.c.refuses)
         for figure in (func.count, func.avg, func.var_samp)
     ]
     row = connection.execute(select(*figures)).one()
-    return Observed(_sampled(*row[:3]), _sampled(*row[3:]))
+    called = connection.execute(_with_tools(policy_id, version)).all()
+    return Observed(
+        _sampled(*row[:3]), _sampled(*row[3:6]), _sampled(*row[6:]), share(map(_unreadable, called))
+    )
+
+
+def _of(policy_id: int, version: int) -> Sequence[Any]:
+    return (
+        turns.c.policy_id == policy_id,
+        turns.c.policy_version_min == version,
+        turns.c.policy_version_max == version,
+        turns.c.kind == "main",
+        turns.c.status == "ok",
+    )
+
+
+def _with_tools(policy_id: int, version: int) -> Any:
+    """The newest answers that call tools, or seem to have tried."""
+    left = or_(*(turns.c.response_text.contains(mark, autoescape=True) for mark in LEFTOVERS))
+    query = select(turns.c.tool_calls, left.label("left"))
+    return (
+        query.where(*_of(policy_id, version), or_(turns.c.tool_calls.is_not(None), left))
+        .order_by(turns.c.id.desc())
+        .limit(_NEWEST_TOOLS)
+    )
+
+
+def _unreadable(row: Any) -> bool:
+    return bool(row.left) or not all(map(is_readable, row.tool_calls or ()))
+
+
+def is_readable(call: Any) -> bool:
+    """Whether a client can make this call: a function with a name, and arguments that are a JSON object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not function.get("name"):
+        return False
+    arguments = function.get("arguments") or "{}"
+    try:
+        return isinstance(json.loads(arguments) if isinstance(arguments, str) else arguments, dict)
+    except ValueError:
+        return False
+
+
+def share(those: Iterable[bool]) -> Sampled:
+    """How many of them hold, as a mean of ones and zeros."""
+    known = list(those)
+    if len(known) < 2:
+        return Sampled(len(known), float(known[0]) if known else None, None)
+    mean = sum(known) / len(known)
+    return Sampled(len(known), mean, mean * (1 - mean) * len(known) / (len(known) - 1))
 
 
 def _sampled(count: int, mean: object, variance: object) -> Sampled:

@@ -10,8 +10,10 @@ from sqlalchemy import Engine
 from learner.train.checkpoint import Record
 from learner.train.guard import FIRST
 from learner.train.sample import Sample, from_turn
-from store import batches, leases, policies, publishing, steps, versions
+from store import batches, heldout, hints, leases, policies, publishing, steps, versions
 from store.batches import Closed
+from store.config_model import Config
+from store.hints import Rival
 from store.policies import Policy
 
 #: Seconds until a trainer with other checkpoints may take over from one that is gone.
@@ -33,6 +35,8 @@ class Work:
     batch: Closed
     policy: Policy
     samples: list[Sample]
+    rivals: dict[uuid.UUID, list[Rival]]  # of turns with several hints that nobody has measured
+    held_out: list[Sample]  # scored turns that no step has trained, newest first
     head: int  # the version to go on from
     head_number: int | None  # the step that made it; None: the base model
     number: int  # of the step to come
@@ -46,7 +50,9 @@ def owner(checkpoints: Path) -> str:
     path = checkpoints / "owner"
     if not path.exists():
         checkpoints.mkdir(parents=True, exist_ok=True)
-        path.write_text(uuid.uuid4().hex)
+        beside = path.with_suffix(".partial")
+        beside.write_text(uuid.uuid4().hex)
+        beside.replace(path)  # a name cut short by a crash would be a name as well
     return path.read_text()
 
 
@@ -63,7 +69,7 @@ class Ledger:
             raise TrainerBusyError(f"another learner trains the policy {self.policy!r}")
         return token
 
-    def read(self, batch_id: int) -> Work:
+    def read(self, batch_id: int, settings: Config) -> Work:
         """Raises ValueError where the batch is not closed, or is another policy's."""
         with self.engine.connect() as connection:
             batch = batches.get(connection, batch_id)
@@ -73,10 +79,14 @@ class Ledger:
                     f"batch {batch_id} is {batch.status}, or of another policy than {self.policy!r}"
                 )
             head = steps.head(connection, policy.id, policy.live_version)
+            count, longest = settings.publish.held_out, settings.trainer.max_tokens
+            held_out = heldout.newest(connection, policy.id, count, longest)
             return Work(
                 batch=batch,
                 policy=policy,
                 samples=[from_turn(row) for row in batches.members(connection, batch_id)],
+                rivals=hints.rivals(connection, batch_id, batch.settings["trainer"]["max_tokens"]),
+                held_out=[from_turn(row) for row in held_out],
                 head=head,
                 head_number=steps.number_of(connection, policy.id, head),
                 number=steps.next_number(connection, policy.id),
@@ -84,6 +94,12 @@ class Ledger:
                 recent=steps.metrics(connection, policy.id, RECENT, newest=True),
                 outdated=batch.live_version not in versions.ancestors(connection, policy.id, head),
             )
+
+    def choose_hints(self, token: int, work: Work, chosen: dict[uuid.UUID, int]) -> None:
+        """Writes which hint teaches each turn. Raises LeaseLostError for an old token."""
+        with self.engine.begin() as connection:
+            leases.check(connection, self.lease, token)
+            hints.choose(connection, work.batch.id, chosen)
 
     def next_version(self, policy_id: int) -> int:
         with self.engine.begin() as connection:

@@ -11,77 +11,124 @@ from torch import Tensor
 #: Logits that exist at the same time, whatever the vocabulary: 24 MiB of float32. Pieces of 32 MiB and more
 #: are new memory from the system every time, and its page faults cost more than the arithmetic.
 LOGITS = 128 * 49_152
+#: Rows of the head's gradient that are made and added at a time: they stay in the cache.
+HEAD_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Per scored position, shape (N,), float32: log-probability of the token, entropy of the distribution."""
+    """Per scored position, float32: log-probability of the token, (N,), or of each of K tokens, (N, K), and
+    entropy of the distribution, (N,)."""
 
     logprobs: Tensor
     entropy: Tensor  # without gradient
 
 
-def score(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor) -> Scored:
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What a teacher says of each position, without gradient: log-probability of the token, (N,), and the ids
+    and log-probabilities of its K likeliest tokens, (N, K)."""
+
+    logprobs: Tensor
+    likeliest: Tensor
+    likely: Tensor
+
+
+def score(
+    hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor, head_gradient: Tensor | None = None
+) -> Scored:
     """Log-softmax(hidden·headᵀ / temperature) at `tokens`.
 
-    hidden (N, D): the state at the position *before* each token; head (V, D); tokens (N,) int64;
-    temperature (N,) float32, above 0. Differentiable in `hidden` and `head`.
+    hidden (N, D): the state at the position *before* each token; head (V, D); tokens (N,) or (N, K) int64;
+    temperature (N,) float32, above 0. Differentiable in `hidden` and `head`. With `head_gradient`, (V, D)
+    float32, the head's gradient is added to it where it is made and goes no other way.
     """
-    logprobs, entropy = _Score.apply(hidden, head, tokens, temperature)  # type: ignore[no-untyped-call]
-    return Scored(logprobs, entropy)
+    columns = tokens.view(len(tokens), -1)
+    logprobs, entropy = _Score.apply(hidden, head, columns, temperature, head_gradient)  # type: ignore[no-untyped-call]
+    return Scored(logprobs.view(tokens.shape), entropy)
+
+
+@torch.no_grad()
+def teach(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor, count: int) -> Taught:
+    """As `score`, tokens (N,), and the `count` likeliest tokens of each position, by falling probability."""
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for rows in _chunks(len(tokens), len(head)):
+        every = _logits(hidden[rows], head, tokens[rows, None], temperature[rows]).log_softmax(-1)
+        likely, likeliest = every.topk(count, -1)
+        found.append((every.gather(-1, tokens[rows, None])[:, 0], likeliest, likely))
+    logprobs, likeliest, likely = (torch.cat(pieces) for pieces in zip(*found, strict=True))
+    return Taught(logprobs, likeliest, likely)
 
 
 class _Score(torch.autograd.Function):
-    """A position has one output, so its whole derivative in `hidden` is one row, (head[token] − p·head)/T: it
-    is made on the way there, from probabilities that are needed anyway, and no logits are computed again."""
+    """The derivative in `hidden` is Σₖ gₖ·(head[tokenₖ] − p·head)/T. What is dear of it, p·head, is made on
+    the way there, from probabilities that are needed anyway, and no logits are computed again."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        tokens: Tensor,
+        temperature: Tensor,
+        head_gradient: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        needed = any(ctx.needs_input_grad)
         logprobs, entropies, normalisers = [], [], []
-        rows_of = torch.empty_like(hidden) if needed else None
+        expected = torch.empty_like(hidden) if any(ctx.needs_input_grad) else None
         for rows in _chunks(len(tokens), len(head)):
-            logits = _logits(hidden[rows], head, temperature[rows])
+            logits = _logits(hidden[rows], head, tokens[rows], temperature[rows])
             chances = logits.softmax(-1)
             normaliser = logits.amax(-1) - chances.amax(-1).log()
-            logprobs.append(logits.gather(-1, tokens[rows, None])[:, 0] - normaliser)
+            logprobs.append(logits.gather(-1, tokens[rows]) - normaliser[:, None])
             entropies.append(normaliser - torch.linalg.vecdot(chances, logits))
             normalisers.append(normaliser)
-            if rows_of is not None:
-                expected = chances.to(head.dtype) @ head
-                rows_of[rows] = (head[tokens[rows]] - expected) / temperature[rows, None]
+            if expected is not None:
+                expected[rows] = chances.to(head.dtype) @ head
         entropy = torch.cat(entropies)
-        ctx.save_for_backward(hidden, head, tokens, temperature, torch.cat(normalisers), rows_of)
+        ctx.save_for_backward(hidden, head, tokens, temperature, torch.cat(normalisers), expected)
         ctx.mark_non_differentiable(entropy)
+        ctx.head_gradient = head_gradient
         return torch.cat(logprobs), entropy
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _entropy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        rows_of = ctx.saved_tensors[-1]
-        d_hidden = (rows_of * grad[:, None]).to(rows_of.dtype)
-        return d_hidden, _d_head(ctx, grad) if ctx.needs_input_grad[1] else None, None, None
+    def backward(ctx: Any, grad: Tensor, _entropy: Tensor) -> tuple[Tensor | None, ...]:
+        _, head, tokens, temperature, _, expected = ctx.saved_tensors
+        grad = grad / temperature[:, None]
+        d_hidden = torch.empty_like(expected)
+        for rows in _chunks(len(tokens), tokens.shape[1] * head.shape[1]):
+            given = grad[rows, :, None] * head[tokens[rows]]
+            d_hidden[rows] = given.sum(1) - grad[rows].sum(-1, keepdim=True) * expected[rows]
+        return d_hidden, _d_head(ctx, grad) if ctx.needs_input_grad[1] else None, None, None, None
 
 
-def _d_head(ctx: Any, grad: Tensor) -> Tensor:
-    """The head's gradient, for which alone the logits are computed again."""
+def _d_head(ctx: Any, grad: Tensor) -> Tensor | None:
+    """The head's gradient, for which alone the logits are computed again; None where it went elsewhere.
+    `grad` (N, K) is that of the logits, already divided by the temperature."""
     hidden, head, tokens, temperature, normaliser, _ = ctx.saved_tensors
-    gradient = torch.zeros_like(head, dtype=torch.float32)
+    given: Tensor | None = ctx.head_gradient
+    gradient = torch.zeros_like(head, dtype=torch.float32) if given is None else given
     for rows in _chunks(len(tokens), len(head)):
-        scale = (grad[rows] / temperature[rows])[:, None]
-        d_logits = _logits(hidden[rows], head, temperature[rows]).sub_(normaliser[rows, None]).exp_()
-        d_logits.mul_(-scale)
-        d_logits.scatter_add_(-1, tokens[rows, None], scale)
-        gradient += d_logits.to(head.dtype).T @ hidden[rows]
-    return gradient.to(head.dtype)
+        d_logits = (
+            _logits(hidden[rows], head, tokens[rows], temperature[rows]).sub_(normaliser[rows, None]).exp_()
+        )
+        d_logits.mul_(-grad[rows].sum(-1, keepdim=True))
+        d_logits.scatter_add_(-1, tokens[rows], grad[rows])
+        d_logits = d_logits.to(head.dtype)
+        for start in range(0, len(head), HEAD_ROWS):
+            some = slice(start, start + HEAD_ROWS)
+            gradient[some] += d_logits[:, some].T @ hidden[rows]
+    return gradient.to(head.dtype) if given is None else None
 
 
-def _chunks(positions: int, vocabulary: int) -> Iterator[slice]:
-    size = max(1, LOGITS // vocabulary)
+def _chunks(positions: int, width: int) -> Iterator[slice]:
+    size = max(1, LOGITS // width)
     return (slice(start, start + size) for start in range(0, positions, size))
 
 
-def _logits(hidden: Tensor, head: Tensor, temperature: Tensor) -> Tensor:
-    """(n, V) float32, at the temperature."""
-    return (hidden @ head.T).float().div_(temperature[:, None])
+def _logits(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor) -> Tensor:
+    """(n, V) float32, at the temperature. The logit of each position's own token, tokens[:, 0], is not
+    rounded to bfloat16 like the others: that is most of what the head adds to the engine's difference."""
+    logits = (hidden @ head.T).float()
+    own = tokens[:, :1]
+    logits.scatter_(-1, own, torch.linalg.vecdot(hidden.float(), head[own[:, 0]].float())[:, None])
+    return logits.div_(temperature[:, None])

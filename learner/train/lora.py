@@ -3,10 +3,38 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+class _Adapted(torch.autograd.Function):
+    """Base and adapter at once: the second product is added to the first where it lies, on the way there and
+    on the way back, and the frozen base costs no gradient of its own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+    ) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        a, b = a.to(x.dtype), (b * scale).to(x.dtype)
+        down = rows @ a.T
+        y = functional.linear(rows, weight, bias).addmm_(down, b.T)
+        ctx.save_for_backward(rows, weight, a, b, down)
+        ctx.scale, ctx.shape = scale, x.shape
+        return y.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight, a, b, down = ctx.saved_tensors
+        d_y = d_out.reshape(-1, d_out.shape[-1])
+        d_down = d_y @ b
+        d_a = (d_down.T @ rows).float()
+        d_b = (d_y.T @ down).float().mul_(ctx.scale)
+        d_x = (d_y @ weight).addmm_(d_down, a).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        return d_x, None, None, d_a, d_b, None
 
 
 class LoraLinear(nn.Module):
@@ -23,11 +51,11 @@ class LoraLinear(nn.Module):
         self.b = nn.Parameter(torch.zeros(base.out_features, rank, device=base.weight.device))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.base(x)
         if not self.on:
-            return y
-        down = functional.linear(x, self.a.to(x.dtype))
-        return y + functional.linear(down, (self.b * self.scale).to(x.dtype))
+            plain: Tensor = self.base(x)
+            return plain
+        y: Tensor = _Adapted.apply(x, self.base.weight, self.base.bias, self.a, self.b, self.scale)  # type: ignore[no-untyped-call]
+        return y
 
     def merged(self) -> Tensor:
         """W + (α/r)·B·A, computed in float32, in the base's dtype; shape (out, in)."""

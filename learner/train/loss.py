@@ -16,6 +16,8 @@ Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
 
 #: Log-differences are cut here before exp: an outlier token gives a large number, never an infinite one.
 LARGEST_LOG_RATIO = 20.0
+#: Less probability than this is rounding in float32.
+SMALLEST_REST = 1e-6
 
 
 def ratio(new: Tensor, old: Tensor) -> Tensor:
@@ -66,6 +68,29 @@ def with_teacher(advantage: Tensor, old: Tensor, teacher: Tensor, *, w_rl: float
     """
     gap = torch.where(teacher.isnan(), torch.zeros_like(old), teacher - old)
     return (w_rl * advantage + w_opd * gap).detach()
+
+
+def top_k_reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
+    """Σₖ sₖ·log(sₖ/tₖ) per position, (T,), over K tokens and, as one more outcome, all others.
+
+    Both (T, K) log-probabilities of the same K tokens, which the teacher finds likeliest; `teacher` without
+    gradient, NaN where there is none: 0 there. With the others as one outcome both sides are distributions,
+    so this is a KL divergence: 0 where they agree, else above, and at most that of the whole vocabulary.
+    Without it, the least would be to move all mass away from these K.
+    """
+    known = ~teacher.isnan().any(-1)
+    student, teacher = student[known], teacher[known].detach()
+    inside = (student.exp() * (student - teacher)).sum(-1)
+    rest, rest_of_teacher = _rest(student), _rest(teacher)
+    outside = rest * (rest.log() - rest_of_teacher.log())
+    return torch.zeros(known.shape, dtype=student.dtype, device=student.device).masked_scatter(
+        known, inside + outside
+    )
+
+
+def _rest(logprobs: Tensor) -> Tensor:
+    """The probability of all other tokens, (T,); never quite 0, where rounding would make it so."""
+    return (1 - logprobs.exp().sum(-1)).clamp(min=SMALLEST_REST)
 
 
 def token_weights(lengths: Sequence[int], aggregation: Aggregation, fixed_length: int) -> list[float]:

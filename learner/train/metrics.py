@@ -25,6 +25,7 @@ def of_step(
         "loss": totals.loss,
         "reward/mean": statistics.fmean(rewards),
         "reward/std": statistics.pstdev(rewards),
+        "reward/length_correlation": _correlation(rewards, [float(s.scored) for s in samples]),
         "advantage/mean": statistics.fmean(s.advantage for s in samples),
         "advantage/std": statistics.pstdev(s.advantage for s in samples),
         "kl/mean": totals.kl / totals.tokens if kl else None,
@@ -70,6 +71,12 @@ def unusual_ratio(metrics: Metrics) -> str | None:
         f"99% within {p99:.2f}, {share:.0%} of tokens outside {MATCHED}): does the engine serve the version "
         "and the temperature that were recorded?"
     )
+
+
+def _correlation(rewards: Sequence[float], lengths: Sequence[float]) -> float | None:
+    """Pearson's r; None where one of the two never varies. A judge that likes length makes answers grow."""
+    varies = len(set(rewards)) > 1 and len(set(lengths)) > 1
+    return statistics.correlation(rewards, lengths) if varies else None
 
 
 def _distinct(samples: Sequence[Sample]) -> float | None:

@@ -9,7 +9,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from learner.train.logprobs import Scored, score
+from learner.train import attention, norm
+from learner.train.logprobs import Scored, Taught, score, teach
 from learner.train.sample import Sample
 
 HfModel: TypeAlias = Any  # transformers is untyped
@@ -33,10 +34,12 @@ def load(folder: Path, device: torch.device) -> HfModel:
     stored = AutoConfig.from_pretrained(str(folder), local_files_only=True).dtype
     # Given at loading, since .to(bfloat16) would round the rotary frequencies as well: 0.05 nats a token.
     dtype = torch.float32 if stored in (None, torch.float32) else torch.bfloat16
+    implementation = attention.register() if device.type == "cpu" else "sdpa"
     model = AutoModelForCausalLM.from_pretrained(
-        str(folder), local_files_only=True, dtype=dtype, attn_implementation="sdpa"
+        str(folder), local_files_only=True, dtype=dtype, attn_implementation=implementation
     )
     model = model.to(device).eval()
+    norm.replace(model)
     _check_head(model)
     return model
 
@@ -51,8 +54,29 @@ def vocabulary(model: HfModel) -> int:
     return int(head(model).shape[0])
 
 
-def answers(model: HfModel, samples: Sequence[Sample]) -> Scored:
+def answers(
+    model: HfModel,
+    samples: Sequence[Sample],
+    head_gradient: Tensor | None = None,
+    beside: Tensor | None = None,
+) -> Scored:
     """Scores every answer token of the samples, laid end to end: (ΣT,) each, at each sample's temperature.
+    With `beside`, (ΣT, K), K more tokens of each position: (ΣT, 1 + K). `head_gradient`: see `score`."""
+    hidden, tokens, temperature = _scored_positions(model, samples)
+    if beside is not None:
+        tokens = torch.cat([tokens[:, None], beside], dim=1)
+    return score(hidden, head(model), tokens, temperature, head_gradient)
+
+
+@torch.no_grad()
+def taught(model: HfModel, samples: Sequence[Sample], count: int) -> Taught:
+    """As `answers`, and the `count` likeliest tokens of each position."""
+    hidden, tokens, temperature = _scored_positions(model, samples)
+    return teach(hidden, head(model), tokens, temperature, count)
+
+
+def _scored_positions(model: HfModel, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
+    """States before every answer token, the tokens, and their temperatures, laid end to end.
 
     Sequences are padded on the right; under causal attention no real token sees the padding, so no mask is
     needed and positions are right.
@@ -66,9 +90,8 @@ def answers(model: HfModel, samples: Sequence[Sample]) -> Scored:
     before = torch.cat([torch.arange(s.prompt_length - 1, len(s.ids) - 1) for s in samples])
     temperature = torch.cat([torch.full((s.scored,), s.temperature) for s in samples])
     hidden = _hidden(model, ids.to(device))
-    return score(
+    return (
         hidden[rows.to(device), before.to(device)],
-        head(model),
         ids[rows, before + 1].to(device),
         temperature.to(device),
     )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from learner.train import loss, model
 from learner.train.sample import Sample, pack
+from learner.train.teacher import ask
 from learner.train.weights import Weights
 from store.config_learning import Loss, Trainer
 
@@ -50,35 +51,39 @@ def accumulate(weights: Weights, samples: Sequence[Sample], settings: Loss, trai
     shares = loss.token_weights([s.scored for s in samples], settings.aggregation, trainer.max_tokens)
     totals = Totals()
     weights.clear()
-    budget = trainer.micro_batch_tokens
-    if model.head(weights.model).device.type == "cpu":
-        budget = min(budget, CPU_TOKENS)
-    for rows in pack([len(s.ids) for s in samples], budget):
+    for rows in pack([len(s.ids) for s in samples], token_budget(weights, trainer)):
         totals.add(_one(weights, [samples[row] for row in rows], [shares[row] for row in rows], settings))
     return totals
 
 
+def token_budget(weights: Weights, trainer: Trainer) -> int:
+    """Tokens of one forward pass, padding included."""
+    on_cpu = model.head(weights.model).device.type == "cpu"
+    return min(trainer.micro_batch_tokens, CPU_TOKENS) if on_cpu else trainer.micro_batch_tokens
+
+
 def _one(weights: Weights, samples: Sequence[Sample], shares: Sequence[float], settings: Loss) -> Totals:
     reference = _reference(weights, samples) if settings.kl > 0 else None
-    teacher = _teacher(weights, samples)
-    scored = model.answers(weights.model, samples)
-    new = scored.logprobs
+    teacher = ask(weights, samples, settings.opd_top_k if settings.mode != "rl" else 0)
+    scored = model.answers(weights.model, samples, weights.head_gradient(), teacher.likeliest)
+    new, student = scored.logprobs[:, 0], scored.logprobs[:, 1:]
     device = new.device
     # One optimizer step a batch: the weights before the step are the ones this pass ran with.
     old = new.detach()
     rollout = torch.cat([torch.from_numpy(s.rollout) for s in samples]).to(device)
-    advantage = _advantage(samples, old, teacher, settings)
+    advantage = _advantage(samples, old, teacher.logprobs, settings)
     share = _per_token(shares, samples, device)
     clip = {"low": settings.clip_low, "high": settings.clip_high}
     per_token = loss.ppo_clip(new, old, advantage, **clip, dual=DUAL_CLIP)
     per_token = per_token * loss.importance_weight(old, rollout, settings.tis_cap)
     kl = loss.k3(new, reference) if reference is not None else torch.zeros_like(new)
-    value = ((per_token + settings.kl * kl) * share).sum()
+    distilled = settings.w_opd * loss.top_k_reverse_kl(student, teacher.likely)
+    value = ((per_token + settings.kl * kl + distilled) * share).sum()
     value.backward()  # type: ignore[no-untyped-call]
     totals = _totals(float(value.detach()), old, rollout, kl.detach(), scored.entropy)
     totals.clipped = float(loss.clipped(new.detach(), old, advantage, **clip).sum())
-    totals.taught = float((~teacher.isnan()).sum())
-    totals.gap = float((old - teacher).nansum())
+    totals.taught = float((~teacher.logprobs.isnan()).sum())
+    totals.gap = float((old - teacher.logprobs).nansum())
     fresh = _per_token([float(s.staleness == 0) for s in samples], samples, device).bool() & ~rollout.isnan()
     totals.differences = (old - rollout)[fresh].tolist()
     return totals
@@ -89,24 +94,9 @@ def _advantage(samples: Sequence[Sample], old: Tensor, teacher: Tensor, settings
     if settings.mode == "rl":
         return rewarded
     w_rl = 0.0 if settings.mode == "opd" else settings.w_rl
-    return loss.with_teacher(rewarded, old, teacher, w_rl=w_rl, w_opd=settings.w_opd)
-
-
-@torch.no_grad()
-def _teacher(weights: Weights, samples: Sequence[Sample]) -> Tensor:
-    """The answers' log-probabilities under the hinted prompts, (ΣT,), at the turns' temperatures, with the
-    weights before the step; NaN where there is no hint."""
-    hinted = [sample.as_hinted() for sample in samples if sample.hinted_prompt is not None]
-    lengths = [sample.scored for sample in hinted]
-    scored = torch.split(model.answers(weights.model, hinted).logprobs, lengths) if hinted else ()
-    pieces = iter(scored)
-    device = model.head(weights.model).device
-    return torch.cat(
-        [
-            torch.full((s.scored,), torch.nan, device=device) if s.hinted_prompt is None else next(pieces)
-            for s in samples
-        ]
-    )
+    # Where whole distributions are compared, the answer's own token is not compared once more.
+    w_opd = 0.0 if settings.opd_top_k else settings.w_opd
+    return loss.with_teacher(rewarded, old, teacher, w_rl=w_rl, w_opd=w_opd)
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
+from learner.train import gate
 from learner.train.watch import worse
 from store import policies, price, publishing, steps, versions, watch
 from store.config_model import Config
@@ -66,7 +67,7 @@ def _next(connection: Connection, policy_id: int, live: int, config: Config, *, 
     version = publishing.newest_unpublished(connection, policy_id)
     if version is None or (not asked and _too_soon(connection, policy_id, live, config)):
         return None
-    problem = _gated(connection, policy_id, version, config.publish.max_kl)
+    problem = gate.refusal(steps.measured(connection, policy_id, version), config.publish)
     if problem is not None:
         versions.refuse(connection, policy_id, version, problem)
         return f"refused version={version} because {problem}"
@@ -86,11 +87,3 @@ def _too_soon(connection: Connection, policy_id: int, live: int, config: Config)
 def _worse(connection: Connection, policy_id: int, version: int, than: int, config: Config) -> str | None:
     now, before = (watch.observed(connection, policy_id, number) for number in (version, than))
     return worse(now, before, config.watch)
-
-
-def _gated(connection: Connection, policy_id: int, version: int, max_kl: float) -> str | None:
-    """Why a version must not become live, from what its step measured."""
-    kl = steps.metric(connection, policy_id, version, "kl/mean")
-    if max_kl == 0 or kl is None or kl <= max_kl:
-        return None
-    return f"its KL to the base model is {kl:.3g} nats a token, publish.max_kl allows {max_kl:g}"

@@ -10,6 +10,7 @@ between (b) and (c), `recover` writes the rows from the checkpoint's record. Aft
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,19 @@ import torch
 from sqlalchemy import Engine
 from torch.nn.utils import clip_grad_norm_
 
-from learner.train import checkpoint, export, folder, metrics, model, objective, probe, prune, weights
+from learner.train import (
+    checkpoint,
+    export,
+    folder,
+    heldout,
+    hints,
+    metrics,
+    model,
+    objective,
+    probe,
+    prune,
+    weights,
+)
 from learner.train.checkpoint import Record
 from learner.train.guard import Refusal, refuse
 from learner.train.ledger import Ledger, Work
@@ -95,10 +108,11 @@ class Trainer:
         """
         began = time.monotonic()
         token = self.ledger.acquire()
-        work = self.ledger.read(batch_id)
+        work = self.ledger.read(batch_id, self.config)
         if work.outdated:
             return self._skip(token, work, "not_an_ancestor", began)
         loaded = self._at(work)
+        work = hints.settle(self.ledger, token, loaded.weights, work)
         update = self._update(loaded, work)
         if isinstance(update, Refusal):
             return self._skip(token, work, update.reason, began, update.detail)
@@ -141,9 +155,10 @@ class Trainer:
 
     def _update(self, loaded: _Loaded, work: Work) -> _Update | Refusal:
         """One optimizer step in memory. Refused, nothing was applied."""
-        began = time.monotonic()
         settings = Settings.model_validate(work.batch.settings["trainer"])
         loss = Loss.model_validate(work.batch.settings["loss"])
+        compared = self._try_on_held_out(loaded, work, loss)
+        began = time.monotonic()
         totals = objective.accumulate(loaded.weights, work.samples, loss, settings)
         norm = float(clip_grad_norm_(loaded.weights.masters.values(), settings.grad_clip))
         refusal, measured = _examine(work, totals, norm, kl=loss.kl > 0)
@@ -157,7 +172,17 @@ class Trainer:
         loaded.weights.spread()
         loaded.weights.clear()
         tokens = measured["tokens"] or 0.0
-        return _Update({**measured, "perf/tokens_per_second": tokens / (time.monotonic() - began)})
+        seconds = time.monotonic() - began
+        return _Update({**measured, **compared(), "perf/tokens_per_second": tokens / seconds})
+
+    def _try_on_held_out(
+        self, loaded: _Loaded, work: Work, loss: Loss
+    ) -> Callable[[], dict[str, float | None]]:
+        """Begins to compare the weights before the step with those after it, which the result measures."""
+        has_base = loss.kl > 0 or isinstance(loaded.weights, LoraWeights)
+        base = has_base and self.config.publish.max_kl > 0
+        budget = objective.token_budget(loaded.weights, self.config.trainer)
+        return heldout.begin(loaded.weights, work.held_out, budget, base=base)
 
     def _make_durable(self, loaded: _Loaded, work: Work, update: _Update, began: float) -> Record:
         """Writes the version, then the checkpoint; with the latter the step counts."""

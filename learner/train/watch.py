@@ -17,13 +17,16 @@ def worse(now: Observed, before: Observed, settings: Watch) -> str | None:
     if settings.turns == 0 or min(now.score.count, before.score.count) < settings.turns:
         return None
     z = NormalDist().inv_cdf(settings.confidence)
-    sure = f"{settings.confidence:.0%} sure"
     fall = certain_fall(now.score, before.score, z)
     if fall is not None and fall > settings.drop:
         return (
             f"the mean score fell from {before.score.mean:.2f} to {now.score.mean:.2f} "
-            f"over {now.score.count} turns ({sure} by more than {settings.drop:g})"
+            f"over {now.score.count} turns ({settings.confidence:.0%} sure by more than {settings.drop:g})"
         )
+    return _other_length(now, before, settings, z) or _other_habits(now, before, settings, z)
+
+
+def _other_length(now: Observed, before: Observed, settings: Watch, z: float) -> str | None:
     for word, longer, shorter in (
         ("longer", now.length, before.length),
         ("shorter", before.length, now.length),
@@ -31,7 +34,20 @@ def worse(now: Observed, before: Observed, settings: Watch) -> str | None:
         if _surely_above(longer, shorter, settings.length, z):
             return (
                 f"answers became {word}: {before.length.mean:.0f} to {now.length.mean:.0f} tokens "
-                f"({sure} by more than {settings.length:g} times)"
+                f"({settings.confidence:.0%} sure by more than {settings.length:g} times)"
+            )
+    return None
+
+
+def _other_habits(now: Observed, before: Observed, settings: Watch, z: float) -> str | None:
+    for words, rate, earlier, limit in (
+        ("answers that refuse", now.refusals, before.refusals, settings.refusals),
+        ("tool calls that cannot be read", now.unreadable, before.unreadable, settings.tools),
+    ):
+        if min(rate.count, earlier.count) >= settings.turns and _surely_rose(rate, earlier, limit, z):
+            return (
+                f"{words} rose from {earlier.mean:.0%} to {rate.mean:.0%} of {rate.count} turns "
+                f"({settings.confidence:.0%} sure by more than {limit:.0%})"
             )
     return None
 
@@ -42,6 +58,12 @@ def certain_fall(now: Sampled, before: Sampled, z: float) -> float | None:
         return None
     error = math.sqrt(now.variance / now.count + before.variance / before.count)
     return before.mean - now.mean - z * error
+
+
+def _surely_rose(now: Sampled, before: Sampled, limit: float, z: float) -> bool:
+    """Whether a mean surely rose by more than the limit: what would be a fall the other way round."""
+    rise = certain_fall(before, now, z)
+    return rise is not None and rise > limit
 
 
 def _surely_above(larger: Sampled, smaller: Sampled, factor: float, z: float) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from learner.train import lora
+from learner.train import lora, table
 from learner.train.model import HfModel
 from store.config_learning import Trainer
 
@@ -50,6 +50,10 @@ class Weights(ABC):
             for name, master in self.masters.items():
                 master.copy_(masters[name])
         self.spread()
+
+    def head_gradient(self) -> Tensor | None:
+        """Where the head's gradient is gathered, (V, D) float32; None where the head is not trained."""
+        return None
 
     def clear(self) -> None:
         """Drops all gradients."""
@@ -111,6 +115,15 @@ class FullWeights(Weights):
         }
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(partial(_hand_over, self.masters[name]))
+        self._head = self._master_of(model.get_output_embeddings().weight)
+        embedding = model.get_input_embeddings()
+        table.gather(embedding, self._master_of(embedding.weight))
+
+    def _master_of(self, weight: Tensor) -> nn.Parameter:
+        return next(self.masters[name] for name, own in self.model.named_parameters() if own is weight)
+
+    def head_gradient(self) -> Tensor:
+        return table.gradient(self._head)
 
     def spread(self) -> None:
         with torch.no_grad():

@@ -12,12 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.nn.utils import clip_grad_norm_
 
-from learner.train import model, objective, weights
-from learner.train.sample import from_turn
-from store import batches
-from store.config_learning import Loss, Trainer
+from tests.fakes.replay import replayed
 from tests.fakes.training import config, fill, make_policy, rows
 
 ROOT = Path(__file__).parents[2]
@@ -58,26 +54,6 @@ def wait_for_steps(db, count):
             return
         time.sleep(0.02)
     pytest.fail(f"fewer than {count} steps after {PATIENCE:.0f} s")
-
-
-def replayed(db, settings):
-    """The masters after all steps, computed from the tables alone."""
-    trainer = Trainer(device="cpu", lora_rank=4)
-    trained = weights.of(model.load(Path(settings.engine.model_path), torch.device("cpu")), trainer, 0.1)
-    optimizer = torch.optim.AdamW(trained.masters.values(), fused=True)
-    torch.set_num_threads(1)
-    for (batch_id,) in rows(db, "select batch_id from steps order by number"):
-        with db.connect() as connection:
-            samples = [from_turn(row) for row in batches.members(connection, batch_id)]
-            used = batches.get(connection, batch_id).settings
-        own = Trainer.model_validate(used["trainer"])
-        objective.accumulate(trained, samples, Loss.model_validate(used["loss"]), own)
-        clip_grad_norm_(trained.masters.values(), own.grad_clip)
-        for group in optimizer.param_groups:
-            group.update(lr=own.learning_rate, betas=own.betas, weight_decay=own.weight_decay)
-        optimizer.step()
-        trained.clear()
-    return trained.masters
 
 
 @pytest.mark.slow

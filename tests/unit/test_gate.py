@@ -41,6 +41,7 @@ def clock():
     ],
 )
 def test_retry_after_is_read_as_seconds_or_date(header, seconds):
+    """J9."""
     assert retry_after_seconds(header, NOON) == seconds
 
 
@@ -84,6 +85,7 @@ def test_single_faults_of_a_tested_channel_close_nothing(clock):
 
 
 def test_an_outage_closes_the_channel_for_longer_each_time(clock):
+    """J1."""
     gate = Gate(clock)
     gate.answered()
     for _ in range(OUTAGE_FAULTS):

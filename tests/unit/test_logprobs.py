@@ -132,3 +132,13 @@ def test_the_cut_into_chunks_changes_neither_numbers_nor_gradients(monkeypatch):
         found.append((scored.logprobs, scored.entropy, hidden.grad, head.grad))
     for whole, cut in zip(*found, strict=True):
         torch.testing.assert_close(whole, cut)
+
+
+def test_the_logit_of_the_answers_own_token_is_not_rounded_to_bfloat16():
+    """G12: bfloat16 has steps of 0.125 at 16, which a ratio of trainer to engine would show."""
+    hidden = torch.tensor([[16.0, 0.03125]], dtype=torch.bfloat16)
+    head = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.bfloat16)
+    found = logprobs.score(hidden, head, torch.tensor([0]), torch.ones(1)).logprobs.item()
+    assert found == pytest.approx(-math.log1p(math.exp(-0.03125)), abs=1e-6)
+    taught = logprobs.teach(hidden, head, torch.tensor([0]), torch.ones(1), 1)
+    assert taught.logprobs.item() == pytest.approx(found, abs=1e-6)

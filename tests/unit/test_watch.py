@@ -4,7 +4,7 @@ import pytest
 
 from learner.train.watch import certain_fall, worse
 from store.config_learning import Watch
-from store.watch import Observed, Sampled
+from store.watch import Observed, Sampled, is_readable, share
 
 SETTINGS = Watch(turns=50, drop=0.2, length=3.0, confidence=0.99)
 
@@ -55,3 +55,43 @@ def test_without_a_variance_nothing_is_sure() -> None:
 def test_the_sure_part_is_the_fall_less_its_error() -> None:
     fall = certain_fall(Sampled(100, 0.0, 1.0), Sampled(100, 1.0, 1.0), 2.0)
     assert fall == pytest.approx(1.0 - 2.0 * (0.02**0.5))
+
+
+def habits(refusals: float, unreadable: float, tools: int = 100) -> Observed:
+    both = Sampled(100, 0.5, 0.25), Sampled(100, 100.0, 100.0)
+    rates = (Sampled(n, rate, rate * (1 - rate)) for n, rate in ((100, refusals), (tools, unreadable)))
+    return Observed(*both, *rates)
+
+
+def test_more_refusals_and_more_unreadable_tool_calls_are_worse_with_their_numbers() -> None:
+    assert worse(habits(0.5, 0.0), habits(0.02, 0.0), SETTINGS) == (
+        "answers that refuse rose from 2% to 50% of 100 turns (99% sure by more than 15%)"
+    )
+    assert worse(habits(0.0, 0.4), habits(0.0, 0.02), SETTINGS) == (
+        "tool calls that cannot be read rose from 2% to 40% of 100 turns (99% sure by more than 15%)"
+    )
+    assert worse(habits(0.02, 0.02), habits(0.5, 0.4), SETTINGS) is None  # both became better
+    assert worse(habits(0.2, 0.0), habits(0.02, 0.0), SETTINGS) is None  # 0.18, but not surely above 0.15
+
+
+def test_few_tool_calls_say_nothing_of_tool_calls() -> None:
+    assert worse(habits(0.0, 1.0, tools=49), habits(0.0, 0.0), SETTINGS) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "readable"),
+    [('{"city": "Lisbon"}', True), ("", True), ('{"city": ', False), ("[1]", False), ('"Lisbon"', False)],
+)
+def test_a_tool_call_is_readable_where_its_arguments_are_an_object(arguments: str, readable: bool) -> None:
+    assert is_readable({"function": {"name": "weather", "arguments": arguments}}) is readable
+
+
+def test_a_tool_call_without_a_name_is_not_readable() -> None:
+    assert not is_readable({"function": {"name": "", "arguments": "{}"}})
+    assert not is_readable("weather")
+
+
+def test_a_share_is_a_mean_of_ones_and_zeros() -> None:
+    assert share([True, False, False, True]) == Sampled(4, 0.5, pytest.approx(1 / 3))
+    assert share([]) == Sampled(0, None, None)
+    assert share([True]) == Sampled(1, 1.0, None)

@@ -1,0 +1,61 @@
+"""Turns that are scored and that no step has trained: what a new version is tried on before it is live."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Float, Integer, and_, func, literal, null, or_, select
+
+from store import whole
+from store.arrays import Int4Array
+from store.batches import AnyRow
+from store.scores import COUNTS
+from store.stages import Stage
+from store.tables import samples, scores, turn_states, turns
+
+#: Why a turn with a score and whole ids may have been left out of every batch.
+_LEFT_OUT = ("stale", "no_spread", "no_hint", "zero_score", "cut_short")
+
+
+def newest(connection: Connection, policy_id: int, count: int, max_tokens: int) -> Sequence[AnyRow]:
+    """Up to `count` of a policy's newest, of at most `max_tokens` of prompt and answer.
+
+    Columns: what `learner.train.sample.from_turn` needs. They have no advantage: it is 0.
+    """
+    if count == 0:
+        return ()
+    value = (
+        select(scores.c.value)
+        .where(scores.c.turn_id == turns.c.id, scores.c.value.is_not(None))
+        .order_by(*COUNTS)
+        .limit(1)
+        .scalar_subquery()
+    )
+    answer_tokens = func.cardinality(turns.c.response_ids)
+    dropped = and_(turn_states.c.stage == Stage.DROPPED, turn_states.c.reason.in_(_LEFT_OUT))
+    query = (
+        select(
+            turns.c.id.label("turn_id"),
+            value.label("reward"),
+            literal(0.0, Float).label("advantage"),
+            literal(0, Integer).label("staleness"),
+            whole.prompt_ids(turns).label("prompt_ids"),
+            turns.c.response_ids,
+            turns.c.response_logprobs,
+            func.coalesce(turns.c.temperature, 1.0).label("temperature"),
+            turns.c.finish_reason,
+            null().cast(Int4Array).label("hint_prompt_ids"),
+        )
+        .join(turn_states, turn_states.c.turn_id == turns.c.id)
+        .where(
+            turn_states.c.policy_id == policy_id,
+            or_(turn_states.c.stage == Stage.SCORED, dropped),
+            turns.c.trainable,
+            turns.c.prompt_tokens > 0,
+            answer_tokens > 0,
+            turns.c.prompt_tokens + answer_tokens <= max_tokens,
+            value.is_not(None),
+            ~select(samples.c.turn_id).where(samples.c.turn_id == turns.c.id).exists(),
+        )
+        .order_by(turns.c.id.desc())
+        .limit(count)
+    )
+    return connection.execute(query).all()

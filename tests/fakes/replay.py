@@ -1,0 +1,35 @@
+"""What the tables alone say of a policy's weights: every step computed again, straight through."""
+
+from pathlib import Path
+
+import torch
+from sqlalchemy import Engine
+from torch.nn.utils import clip_grad_norm_
+
+from learner.train import model, objective, weights
+from learner.train.sample import from_turn
+from store import batches
+from store.config_learning import Loss
+from store.config_model import Config
+from tests.fakes.training import rows
+
+
+def replayed(db: Engine, settings: Config) -> dict[str, torch.Tensor]:
+    """The masters after all steps."""
+    base = model.load(Path(settings.engine.model_path), torch.device("cpu"))
+    trained = weights.of(base, settings.trainer, settings.loss.kl)
+    optimizer = torch.optim.AdamW(trained.masters.values(), fused=True)
+    torch.set_num_threads(1)
+    for (batch_id,) in rows(db, "select batch_id from steps order by number"):
+        with db.connect() as connection:
+            samples = [from_turn(row) for row in batches.members(connection, batch_id)]
+            used = batches.get(connection, batch_id).settings
+        own = type(settings.trainer).model_validate(used["trainer"])
+        objective.accumulate(trained, samples, Loss.model_validate(used["loss"]), own)
+        clip_grad_norm_(trained.masters.values(), own.grad_clip)
+        for group in optimizer.param_groups:
+            group.update(lr=own.learning_rate, betas=own.betas, weight_decay=own.weight_decay)
+        optimizer.step()
+        trained.spread()
+        trained.clear()
+    return dict(trained.masters)
