@@ -74,8 +74,8 @@ class Judge:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
+        with self.process:  # closes its pipe, and waits
+            self.process.kill()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ server (the embedded one has 5 minutes) or of the role: docs/sql.md has the ALTE
 """
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from store.config_model import Config
 _ROOT = Path(__file__).resolve().parent.parent
 _DRIVER = "postgresql+psycopg"
 _CONNECT_SECONDS = 5
+
+# It tells of every plugin of its own that it loads, at each start of a process that looks at the schema.
+logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
 
 
 class DatabaseError(Exception):

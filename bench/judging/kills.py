@@ -45,8 +45,8 @@ class Nursery:
         return int(self.process.stdout.readline())
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        with self.process:  # closes its pipes, and waits
+            self.process.kill()
 
 
 def nursery(where: str, judge_url: str) -> None:
