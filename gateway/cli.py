@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a verb; returns the exit status."""
     asked = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every look at an engine
     config = _config(asked)
     if asked.verb == "drain":
         from gateway.drain import process as drain

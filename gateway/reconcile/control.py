@@ -169,7 +169,9 @@ class Control:
         """
         body: dict[str, Any] = {
             "input_ids": list(ids),
-            "sampling_params": {"temperature": 0, "max_new_tokens": 0},
+            # Nothing is sampled, yet a temperature of 0 would send everybody who runs beside it through the
+            # engine's slow sampler (a sort of the vocabulary) until the engine is idle for once.
+            "sampling_params": {"temperature": 1, "max_new_tokens": 0},
             "return_logprob": True,
             # One token earlier: the first entry of the answer is always null.
             "logprob_start_len": start - 1,

@@ -74,7 +74,8 @@ class TeacherEngine:
             raise AlignmentError("an answer without a prompt has no first log-probability")
         body = {
             "input_ids": [*map(int, prompt), *map(int, answer)],
-            "sampling_params": {"temperature": 0, "max_new_tokens": 0},
+            # Not 0: whoever runs beside a greedy request gets the engine's slow sampler until it is idle.
+            "sampling_params": {"temperature": 1, "max_new_tokens": 0},
             "return_logprob": True,
             "logprob_start_len": len(prompt) - 1,
         }

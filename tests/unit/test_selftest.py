@@ -77,6 +77,14 @@ def test_an_engine_without_a_parser_is_named():
     assert "--tool-call-parser" in str(verdict.complaint)
 
 
+def test_no_question_is_greedy():
+    """The engine would keep its slow sampler for the users beside it."""
+    fake = Fake("sglang")
+    examine(fake, "m", "sglang")
+    assert len(fake.asked) == 2
+    assert all(asked["temperature"] > 0 for asked in fake.asked)
+
+
 @pytest.mark.parametrize("status", [500, 503, 429, 401])
 def test_an_engine_that_fails_is_not_judged(status):
     with pytest.raises(ControlError):

@@ -53,6 +53,18 @@ def test_full_weights_are_swapped_in_the_order_that_keeps_users_running(
         assert [(row.state, row.version) for row in engines.get_all(connection)] == [("ready", 1)]
 
 
+def test_what_the_reconciler_has_scored_is_not_greedy(world: World, fake: FakeSGLang) -> None:
+    """SGLang keeps the sampler that a temperature of 0 needs for all that run beside it: each of the users'
+    tokens took 31 ms instead of 12 until the engine was idle."""
+    world.tick()
+    world.make(1)
+    world.live(1)
+    world.tick()
+    scored = [call.body["sampling_params"] for call in fake.calls if call.path == "/generate"]
+    assert scored
+    assert all(sampling["temperature"] > 0 for sampling in scored)
+
+
 def test_workers_read_both_versions_before_the_first_control_call(
     world: World, fake: FakeSGLang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
