@@ -34,6 +34,7 @@ class Verdict:
     dialect: str  # sglang | vllm | plain
     complaint: str | None = None  # what its answers lack
 
+
 #: The same tokens twice. SGLang keeps the slow sampler that a temperature of 0 needs for everybody who runs
 #: beside it, until it is idle for once.
 _NEARLY_GREEDY = 0.01
