@@ -7,7 +7,6 @@
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,11 +83,10 @@ def configured(installed: StatePaths, state: Path, extra_args: Sequence[str] = (
 
 
 def _free_port() -> int:
-    for port in range(31500, 31600):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-    sys.exit("no port is free between 31500 and 31599")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 @pytest.fixture
