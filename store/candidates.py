@@ -8,9 +8,9 @@ from sqlalchemy import Connection, false, func, select, true, tuple_
 
 from store import whole
 from store.batches import AnyRow
-from store.scores import COUNTS
+from store.scores import counting
 from store.stages import Stage
-from store.tables import hints, samples, scores, turn_states, turns
+from store.tables import hints, samples, turn_states, turns
 
 
 def take_scored(
@@ -49,7 +49,7 @@ def take_scored(
             func.coalesce(func.cardinality(turns.c.response_ids), 0).label("answer_tokens"),
             turns.c.lowest_id,
             turns.c.highest_id,
-            _reward().label("reward"),
+            counting().label("reward"),
             _session_trained().label("session_trained"),
             newest.c.id.label("hint_id"),
             func.coalesce(newest.c.tokens, 0).label("hint_tokens"),
@@ -70,11 +70,6 @@ def take_scored(
         .with_for_update(skip_locked=True, of=turn_states)
     )
     return connection.execute(query).all()
-
-
-def _reward() -> Any:
-    query = select(scores.c.value).where(scores.c.turn_id == turns.c.id, scores.c.value.is_not(None))
-    return query.order_by(*COUNTS).limit(1).scalar_subquery()
 
 
 def _newest_hint() -> Any:

@@ -7,9 +7,9 @@ from sqlalchemy import Connection, Float, Integer, and_, func, literal, null, or
 from store import whole
 from store.arrays import Int4Array
 from store.batches import AnyRow
-from store.scores import COUNTS
+from store.scores import counting
 from store.stages import Stage
-from store.tables import samples, scores, turn_states, turns
+from store.tables import samples, turn_states, turns
 
 #: Why a turn with a score and whole ids may have been left out of every batch.
 _LEFT_OUT = ("stale", "no_spread", "no_hint", "zero_score", "cut_short")
@@ -22,13 +22,7 @@ def newest(connection: Connection, policy_id: int, count: int, max_tokens: int) 
     """
     if count == 0:
         return ()
-    value = (
-        select(scores.c.value)
-        .where(scores.c.turn_id == turns.c.id, scores.c.value.is_not(None))
-        .order_by(*COUNTS)
-        .limit(1)
-        .scalar_subquery()
-    )
+    value = counting()
     answer_tokens = func.cardinality(turns.c.response_ids)
     dropped = and_(turn_states.c.stage == Stage.DROPPED, turn_states.c.reason.in_(_LEFT_OUT))
     query = (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, ScalarSelect, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from store import whole
@@ -24,6 +24,12 @@ COUNTS = (
     scores.c.judge,
     scores.c.rubric,
 )
+
+
+def counting() -> ScalarSelect[Any]:
+    """The value that counts of a turn of the query around it; NULL where it has none."""
+    known = scores.c.turn_id == turns.c.id, scores.c.value.is_not(None)
+    return select(scores.c.value).where(*known).order_by(*COUNTS).limit(1).scalar_subquery()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, case, func, or_, select
 
-from store.scores import COUNTS
-from store.tables import scores, turns
+from store.scores import counting
+from store.tables import turns
 
 _NEWEST = 2000  # turns looked at: what a version did long ago says little of it now
 _NEWEST_TOOLS = 200  # of them with tool calls, which are read in full
@@ -48,13 +48,7 @@ class Observed:
 
 def observed(connection: Connection, policy_id: int, version: int) -> Observed:
     """Of main turns that this version alone answered; the newest 2000 of them."""
-    value = (
-        select(scores.c.value)
-        .where(scores.c.turn_id == turns.c.id, scores.c.value.is_not(None))
-        .order_by(*COUNTS)
-        .limit(1)
-        .scalar_subquery()
-    )
+    value = counting()
     refuses = turns.c.response_text.regexp_match(REFUSAL, flags="i")
     mine = (
         select(

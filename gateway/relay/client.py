@@ -4,6 +4,7 @@ import asyncio
 import time
 import types
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,11 +72,10 @@ class Client:
 @types.coroutine
 def _going_on(steps: Generator[object, None, None], waits_for: object) -> Generator[object, None, None]:
     """Awaits the rest of what has begun; `waits_for` is the future that it gave to wait for."""
-    try:
+    with ExitStack() as undo:
+        undo.callback(steps.close)
         yield waits_for
-    except BaseException:
-        steps.close()
-        raise
+        undo.pop_all()
     yield from steps
 
 

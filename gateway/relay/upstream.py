@@ -5,6 +5,7 @@ A general client costs several times what the rest of the relay does.
 
 import asyncio
 import ssl
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -65,12 +66,11 @@ class Pool:
             connection.close()
 
     async def _exchange(self, connection: Connection, request: Request) -> "Reply":
-        try:
+        with ExitStack() as undo:
+            undo.callback(connection.close)
             connection.start(request, self._netloc)
             await connection.head(self._idle_timeout)
-        except BaseException:
-            connection.close()
-            raise
+            undo.pop_all()
         return Reply(connection, self._idle_timeout)
 
     async def _connect(self) -> Connection:

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 #: The last file written. A folder without it was left by a crash and counts as absent.
@@ -21,14 +21,13 @@ def whole(final: Path) -> Iterator[Path]:
         shutil.rmtree(left)
     beside = final.with_name(f".{final.name}.{os.getpid()}.partial")
     beside.mkdir()
-    try:
+    with ExitStack() as undo:
+        undo.callback(shutil.rmtree, beside, ignore_errors=True)
         yield beside
         (beside / MARKER).touch()
         for path in [*beside.rglob("*"), beside]:
             _sync(path)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+        undo.pop_all()
     if final.exists():
         shutil.rmtree(final)
     beside.rename(final)

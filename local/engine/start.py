@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -99,11 +100,10 @@ def launch(config: Config) -> subprocess.Popen[bytes]:
 def start(config: Config, say: Say) -> subprocess.Popen[bytes]:
     """Starts the engine and waits until it is ready. Raises EngineDiedError."""
     process = launch(config)
-    try:
+    with ExitStack() as undo:
+        undo.callback(stop, process)
         wait_ready(process, config, say)
-    except BaseException:
-        stop(process)
-        raise
+        undo.pop_all()
     return process
 
 

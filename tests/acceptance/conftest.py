@@ -73,12 +73,19 @@ def _serving(installed: StatePaths, state: Path, **settings: Any) -> Iterator[Re
         stop(process)
 
 
-def configured(installed: StatePaths, state: Path, extra_args: Sequence[str] = (), **settings: Any) -> Config:
-    """For an engine of its own with the tiny model, at a free port."""
+def configured(
+    installed: StatePaths,
+    state: Path,
+    extra_args: Sequence[str] = (),
+    *,
+    model: str = TINY_MODEL,
+    **settings: Any,
+) -> Config:
+    """For an engine of its own, at a free port."""
     (state / "engine").symlink_to(installed.engine_env.resolve())
-    model = installed.models.resolve() / TINY_MODEL
     url = f"http://127.0.0.1:{_free_port()}"
-    engine = {"urls": [url], "model_path": str(model), "extra_args": list(extra_args)}
+    path = installed.models.resolve() / model
+    engine = {"urls": [url], "model_path": str(path), "extra_args": list(extra_args)}
     return Config.model_validate({"state_dir": state, "engine": engine, **settings})
 
 

@@ -28,7 +28,7 @@ from store.config_model import Config
 from store.paths import StatePaths
 from store.stages import Stage
 from store.tables import calls, scores, turn_states, votes
-from tests.acceptance.conftest import _free_port
+from tests.acceptance.conftest import configured
 from tests.fakes.turns import add_turn
 
 pytestmark = [
@@ -45,11 +45,7 @@ FILLER = " It is worth noting that there is, in general, always more that could 
 
 @pytest.fixture(scope="module")
 def url(installed: StatePaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    state = tmp_path_factory.mktemp("judge-state")
-    (state / "engine").symlink_to(installed.engine_env.resolve())
-    model = installed.models.resolve() / CHAT_MODEL
-    engine = {"urls": [f"http://127.0.0.1:{_free_port()}"], "model_path": str(model)}
-    config = Config.model_validate({"state_dir": state, "engine": engine})
+    config = configured(installed, tmp_path_factory.mktemp("judge-state"), model=CHAT_MODEL)
     process = start(config, say)
     try:
         yield config.engine.urls[0]

@@ -19,9 +19,8 @@ from learner.teach.render import Ids, Render, enhanced, renderer
 from local.engine.__main__ import say
 from local.engine.models import CHAT_MODEL
 from local.engine.start import start, stop
-from store.config_model import Config
 from store.paths import StatePaths
-from tests.acceptance.conftest import _free_port
+from tests.acceptance.conftest import configured
 
 pytestmark = pytest.mark.slow
 
@@ -64,14 +63,10 @@ class School:
 
 @pytest.fixture(scope="module")
 def school(installed: StatePaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[School]:
-    state = tmp_path_factory.mktemp("teacher-state")
-    (state / "engine").symlink_to(installed.engine_env.resolve())
-    model = installed.models.resolve() / CHAT_MODEL
-    engine = {"urls": [f"http://127.0.0.1:{_free_port()}"], "model_path": str(model)}
-    config = Config.model_validate({"state_dir": state, "engine": engine})
+    config = configured(installed, tmp_path_factory.mktemp("teacher-state"), model=CHAT_MODEL)
     process = start(config, say)
     try:
-        made = School(config.engine.urls[0], model)
+        made = School(config.engine.urls[0], Path(config.engine.model_path))
         yield made
         made.teacher.close()
     finally:

@@ -18,13 +18,13 @@ _kept: list[Any] = []  # a torch library ends with its last reference
 def register_torchvision_ops() -> None:
     """torchvision's x86-64 wheels are CUDA builds, whose operators do not load beside a CPU torch; then its
     import fails because `torchvision::nms` does not exist. Declaring the two schemas is enough."""
-    import torch
+    from torch import library
 
-    make: Any = torch.library.Library
-    library = make("torchvision", "DEF")
+    make: Any = library.Library
+    declared = make("torchvision", "DEF")
     for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _kept.append(library)
+        declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _kept.append(declared)
 
 
 def forget_pinned_memory() -> None:
