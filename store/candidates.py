@@ -43,6 +43,7 @@ def take_scored(
             whole.messages(turns).label("messages"),
             whole.tools(turns).label("tools"),
             turns.c.finish_reason,
+            turns.c.sampling_class,
             turns.c.policy_version_min,
             turns.c.policy_version_max,
             func.coalesce(turns.c.prompt_tokens, 0).label("prompt_tokens"),

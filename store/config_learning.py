@@ -109,6 +109,9 @@ class Batch(Section):
     cut_short: Literal["train", "drop"] = Field(
         "train", description="answers that ended at their token limit"
     )
+    truncated: Literal["drop", "train"] = Field(
+        "drop", description="answers sampled with top-p, top-k or min-p; dropped before a judge is asked"
+    )
     stall_warn_interval: Seconds = Field(30, description="seconds without a new sample until the log says so")
     poll_interval: Seconds = Field(1.0, description="seconds between looks at the table")
 

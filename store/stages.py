@@ -54,7 +54,7 @@ REASONS: dict[str, str] = {
     "forgotten": "its text was forgotten (python -m store.forget)",
     "retry": "the client sent the same request again",
     "sampling_greedy": "sampled at temperature 0: not an on-policy sample",
-    "sampling_truncated": "sampled with top-p, top-k or min-p",
+    "sampling_truncated": "sampled with top-p, top-k or min-p, and batch.truncated drops those",
     "sampling_constrained": "sampled under a grammar, a forced tool call, a bias or penalties",
     "store_false": "the client asked not to be trained on (store: false)",
     "no_next_state": "the session ended before anything followed the answer",

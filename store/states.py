@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Update, and_, func, or_, select, update
 
 from store.stages import RESCUED, Stage, check_move
-from store.tables import turn_states
+from store.tables import turn_states, turns
 
 
 class LeaseLostError(RuntimeError):
@@ -27,6 +27,16 @@ class Claim:
     next_turn_id: UUID | None
     token: int
     attempts: int  # concluded tries that gave no score
+    sampling_class: str | None = None  # how the answer was sampled; None: not known
+
+
+_CLAIMED = (
+    turn_states.c.turn_id,
+    turn_states.c.next_turn_id,
+    turn_states.c.lease_token,
+    turn_states.c.attempts,
+    select(turns.c.sampling_class).where(turns.c.id == turn_states.c.turn_id).scalar_subquery(),
+)
 
 
 def claim_scorable(connection: Connection, owner: str, seconds: float) -> Claim | None:
@@ -50,10 +60,10 @@ def claim_scorable(connection: Connection, owner: str, seconds: float) -> Claim 
             lease_token=states.lease_token + 1,
             lease_until=func.now() + timedelta(seconds=seconds),
         )
-        .returning(states.turn_id, states.next_turn_id, states.lease_token, states.attempts)
+        .returning(*_CLAIMED)
     )
     row = connection.execute(statement).one_or_none()
-    return None if row is None else Claim(row[0], row[1], row[2], row[3])
+    return None if row is None else Claim(*row)
 
 
 def claim_again(connection: Connection, turn_id: UUID, owner: str, seconds: float) -> Claim | None:
@@ -72,10 +82,10 @@ def claim_again(connection: Connection, turn_id: UUID, owner: str, seconds: floa
             lease_token=states.lease_token + 1,
             lease_until=func.now() + timedelta(seconds=seconds),
         )
-        .returning(states.turn_id, states.next_turn_id, states.lease_token, states.attempts)
+        .returning(*_CLAIMED)
     )
     row = connection.execute(statement).one_or_none()
-    return None if row is None else Claim(row[0], row[1], row[2], row[3])
+    return None if row is None else Claim(*row)
 
 
 def release(connection: Connection, claim: Claim) -> None:

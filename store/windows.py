@@ -34,7 +34,10 @@ def first_id(moment: datetime) -> UUID:
 def judgeable(
     connection: Connection, window: Window, after: UUID | None, limit: int
 ) -> list[tuple[UUID, UUID]]:
-    """(turn, the turn that followed it) of main turns that may be trained and were followed, in order."""
+    """(turn, the turn that followed it) of main turns that may be trained and were followed, in order.
+
+    Without those that the learner left out unjudged, by how they were sampled.
+    """
     given = window.ids
     if after is not None:
         given["first"] = UUID(int=after.int + 1)
@@ -54,6 +57,7 @@ _JUDGEABLE = text(
     "   select c.id from turns c where c.parent_id = s.turn_id and c.kind = 'main' order by c.id limit 1)"
     " ) as id) as next"
     " where s.turn_id >= :first and s.turn_id < :last and next.id is not null"
+    " and s.reason is distinct from 'sampling_truncated'"
     " order by s.turn_id limit :limit"
 )
 _OPINIONS = text(

@@ -1,7 +1,8 @@
 """How an answer was sampled: log-probabilities mean nothing without it. Pure.
 
-`free`: from the whole softmax at a temperature above 0, the only class that is trained.
-`truncated`: top-p, top-k or min-p cut the distribution, but not the recorded log-probabilities.
+`free`: from the whole softmax at a temperature above 0.
+`truncated`: top-p, top-k or min-p cut the distribution, but not the recorded log-probabilities, which are of
+the whole softmax at the temperature. Whether it is trained, the learner's settings say.
 `constrained`: a grammar, a forced tool call, penalties or a bias changed the distribution itself.
 `greedy`: the argmax, which is no sample.
 """

@@ -8,11 +8,8 @@ from gateway.fold.answer import Answer, Reply
 from gateway.lineage.kinds import CHAT
 
 _WITH_CHOICES = (CHAT, "/v1/completions")
-_SAMPLING_REASONS = {
-    "greedy": "sampling_greedy",
-    "truncated": "sampling_truncated",
-    "constrained": "sampling_constrained",
-}
+#: Never trained, whatever the settings say. Whether `truncated` is, the learner chooses: the gateway records.
+_SAMPLING_REASONS = {"greedy": "sampling_greedy", "constrained": "sampling_constrained"}
 
 
 def status(outcome: str, endpoint: str, reply: Reply, answer: Answer | None) -> tuple[str, str | None]:

@@ -138,6 +138,7 @@ def _limits(connection: Connection, policy: Policy, config: Config) -> Limits:
         needs_hint=config.loss.mode == "opd",
         train_cut_short=config.batch.cut_short == "train",
         train_zeros=config.batch.zeros != "drop",
+        train_truncated=config.batch.truncated == "train",
     )
 
 
@@ -188,6 +189,7 @@ def _candidate(row: Any) -> Candidate:
         reward=row.reward,
         cut_short=row.finish_reason == "length",
         session_trained=row.session_trained,
+        sampling_class=row.sampling_class,
         hint_id=row.hint_id,
         hint_tokens=row.hint_tokens,
     )

@@ -24,6 +24,7 @@ class Candidate:
     reward: float | None  # latest score that is not NULL
     cut_short: bool  # the answer ended at its token limit
     session_trained: bool  # a turn of its session is in an earlier batch
+    sampling_class: str | None = "free"  # how it was sampled; None: not known
     hint_id: int | None = None  # newest hint
     hint_tokens: int = 0  # of the prompt with the hint in it
 
@@ -39,9 +40,19 @@ class Limits:
     needs_hint: bool = False
     train_cut_short: bool = True
     train_zeros: bool = True
+    train_truncated: bool = False
 
 
 Rule = Callable[[Candidate, Limits], bool]
+
+
+def unwanted(sampling_class: str | None, *, train_truncated: bool) -> str | None:
+    """The reason why an answer that was sampled like this is not trained, by choice; None where it is.
+
+    It is known before the turn is scored, so no judge need be paid for such a turn.
+    """
+    return "sampling_truncated" if sampling_class == "truncated" and not train_truncated else None
+
 
 #: Reason (store/stages.py) and when it applies; the first that does is the turn's reason.
 RULES: tuple[tuple[str, Rule], ...] = (
@@ -57,6 +68,10 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (
         "out_of_vocabulary",
         lambda turn, limits: (turn.lowest_id or 0) < 0 or (turn.highest_id or 0) >= limits.vocabulary,
+    ),
+    (
+        "sampling_truncated",
+        lambda turn, limits: bool(unwanted(turn.sampling_class, train_truncated=limits.train_truncated)),
     ),
     ("cut_short", lambda turn, limits: turn.cut_short and not limits.train_cut_short),
     ("zero_score", lambda turn, limits: turn.reward == 0 and not limits.train_zeros),

@@ -16,6 +16,7 @@ from math import ceil
 
 from sqlalchemy import Connection, Engine
 
+from learner.batch.rules import unwanted
 from learner.score.evidence import Evidence
 from learner.score.judge import Judge, choose_judge
 from learner.score.next_state import Case
@@ -60,6 +61,7 @@ class Scorer:
             log.warning(sentence) if "WARNING" in sentence or "PAUSED" in sentence else log.info(sentence)
         self._engine = engine
         self._judge = judge
+        self._train_truncated = config.batch.truncated == "train"
         self._polling = Polling(engine, judge)
         self._lessons = Lessons(engine, config)
         self._evidence = Evidence(engine, self._lessons, now)
@@ -108,10 +110,11 @@ class Scorer:
         return states.claim_scorable(connection, self._owner, self._lease_seconds)
 
     def _score(self, claim: Claim, tally: Tally) -> None:
-        case = self._polling.case(claim)
+        reason = unwanted(claim.sampling_class, train_truncated=self._train_truncated)
+        case = self._polling.case(claim) if reason is None else None
         if case is None:
             with self._engine.begin() as connection:
-                states.finish(connection, claim, Stage.DROPPED, "no_next_state")
+                states.finish(connection, claim, Stage.DROPPED, reason or "no_next_state")
             tally.ended(Stage.DROPPED)
             return
         self._conclude(claim, case, self._polling.votes(claim, case), tally)

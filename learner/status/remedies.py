@@ -8,7 +8,7 @@ REMEDIES: dict[str, str] = {
     "no_logprobs": "serve with SGLang and a --tool-call-parser: without one it sends no log-probabilities",
     "version_unknown": "run the reconciler (`python -m gateway`), which knows the version",
     "sampling_greedy": "let clients sample at temperature 1, or leave it out",
-    "sampling_truncated": "let clients leave out top_p, top_k and min_p",
+    "sampling_truncated": "let clients leave out top_p, top_k and min_p; or batch.truncated = train",
     "sampling_constrained": "let clients leave out response_format, forced tools, penalties and biases",
     "store_false": "clients decide this: they would have to leave out store: false",
     "no_next_state": "longer conversations, or a longer session.idle_seconds",

@@ -218,7 +218,8 @@ def _awaiting_next(s: Snapshot, settings: Settings) -> Answer | None:
     waiting = s.waiting(Stage.AWAITING_NEXT)
     if not waiting:
         return None
-    because = f"nothing has followed yet on {_turns(waiting)}, and a turn is scored by what follows"
+    nothing = f"nothing has followed yet on {_turns(waiting)}, and a turn is scored by what follows"
+    because = "; ".join([nothing, *_mostly_dropped(s)])
     change = (
         "the user's next message or a tool result makes it scorable; "
         f"it is dropped when its session stays idle for {age(settings.idle_seconds)}"

@@ -68,7 +68,6 @@ def test_a_captured_turn_is_trainable_and_complete():
         ({"body": request_body([user("hi")], store=False)}, "store_false"),
         ({"version_min": None, "version_max": None}, "version_unknown"),
         ({"body": request_body([user("hi")], temperature=0)}, "sampling_greedy"),
-        ({"body": request_body([user("hi")], top_p=0.5)}, "sampling_truncated"),
         ({"body": request_body([user("hi")], logit_bias={"1": 2})}, "sampling_constrained"),
         (
             {"reply": reply_body("X").replace(b"response_token_ids", b"other").replace(b"meta_info", b"m")},
@@ -87,6 +86,11 @@ def test_each_reason_against_training_is_found_and_has_words(changes, reason):
     """K5, K8, K15."""
     assert row(**changes).untrainable_reason == reason
     assert reason in REASONS
+
+
+def test_how_a_cut_distribution_was_sampled_is_recorded_and_left_to_the_learner():
+    made = row(body=request_body([user("hi")], top_p=0.5))
+    assert (made.sampling_class, made.untrainable_reason) == ("truncated", None)
 
 
 def test_an_unknown_version_is_null_and_not_0():

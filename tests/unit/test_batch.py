@@ -50,6 +50,9 @@ def test_each_rule_has_its_reason(change, reason):
     [
         ({"cut_short": True}, {"train_cut_short": False}, "cut_short"),
         ({"cut_short": True}, {}, None),
+        ({"sampling_class": "truncated"}, {}, "sampling_truncated"),
+        ({"sampling_class": "truncated"}, {"train_truncated": True}, None),
+        ({"sampling_class": None}, {}, None),
         ({"reward": 0.0}, {"train_zeros": False}, "zero_score"),
         ({"reward": 0.0}, {}, None),
         ({}, {"needs_hint": True}, "no_hint"),

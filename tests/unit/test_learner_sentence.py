@@ -101,6 +101,15 @@ CASES = {
 }
 
 
+def test_while_turns_wait_it_still_says_that_most_are_dropped():
+    """What is left out before it is judged waits for its next state first."""
+    recent = (Count(Stage.DROPPED, "sampling_truncated", 8), Count(Stage.AWAITING_NEXT, None, 1))
+    words = sentence(facts(**{**live(awaiting_next=1), "recent": recent}))
+    assert "nothing has followed yet on 1 turn" in words
+    assert "8 of the newest 9 turns dropped as sampling_truncated" in words
+    assert "batch.truncated" in words
+
+
 @pytest.mark.parametrize("kind", CASES)
 def test_each_state_has_its_own_sentence(kind):
     given, words = CASES[kind]
