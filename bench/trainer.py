@@ -1,4 +1,5 @@
-"""A training step beside TRL's GRPO step: tokens per CPU second, peak memory, and how both grow."""
+"""A training step beside TRL's GRPO step: tokens per CPU second, peak memory, how both grow, and what it is
+worth that a shared prefix is computed once."""
 
 import argparse
 import json
@@ -28,6 +29,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=2, help="rounds of each process; the first warms up")
     parser.add_argument("--growth", action="store_true", help="length and vocabulary too (ten minutes more)")
+    parser.add_argument("--shared", action="store_true", help="shared prefixes too (ten minutes more)")
     options = parser.parse_args()
     state = Path(os.environ.get("DUKOU_STATE_DIR", ".dukou")).resolve()
     peer = peer_python(state)
@@ -39,6 +41,8 @@ def main() -> int:
     if options.growth:
         found["length"] = by_length(peer, model)
         found["vocabulary"] = by_vocabulary(peer, state)
+    if options.shared:
+        found["shared"] = {method: shared(model, method) for method in ("full", "lora")}
     print(json.dumps(found))
     return 0
 
@@ -80,6 +84,13 @@ def by_vocabulary(peer: Path, state: Path) -> list[dict[str, Any]]:
             job = Job(str(path), "lora", (2048, 2048), 49_000, 1)
             points.append({"vocabulary": size, "ours": ours(job), "trl": trl(peer, job)})
     return points
+
+
+def shared(model: str, method: str) -> Any:
+    """Batches of samples that begin alike, with and without sharing, in one process of Dukou's trainer."""
+    command = [sys.executable, "-m", "bench.training.shared", model, method]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def random_model(folder: Path, tokenizer: Path, vocabulary: int) -> Path:

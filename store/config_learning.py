@@ -132,6 +132,11 @@ class Loss(Section):
     )
     w_rl: float = Field(1.0, gt=0, description="combine: weight of the reward's advantage")
     w_opd: float = Field(1.0, gt=0, description="opd and combine: weight of the teacher's")
+    teacher: Literal["base", "current"] = Field(
+        "base",
+        description="opd and combine: whose opinion under the hint teaches, the base model's or the present "
+        "weights'; the latter moves away as it is followed",
+    )
     opd_top_k: int = Field(
         0,
         ge=0,
@@ -185,7 +190,10 @@ class Trainer(Section):
         min_length=1,
         description="names of the linear layers that get an adapter",
     )
-    learning_rate: float = Field(1e-5, gt=0, description="step size of AdamW, constant")
+    learning_rate: float = Field(1e-5, gt=0, description="step size of AdamW, constant after the warmup")
+    warmup_steps: int = Field(
+        0, ge=0, description="steps over which the learning rate rises in equal parts; 0: none"
+    )
     betas: tuple[float, float] = Field((0.9, 0.98), description="AdamW's decay of its two moments")
     weight_decay: float = Field(0.1, ge=0, description="AdamW's decoupled weight decay")
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")

@@ -36,7 +36,7 @@ def main() -> None:
     job = from_argv()
     torch.set_num_threads(1)
     settings = Trainer.model_validate({"method": job.method, "max_tokens": max(job.lengths)})
-    trained = weights.of(model.load(Path(job.model), torch.device("cpu")), settings, kl=0.0)
+    trained = weights.of(model.load(Path(job.model), torch.device("cpu")), settings, Loss(kl=0.0))
     optimizer = torch.optim.AdamW(trained.masters.values(), lr=1e-5, fused=True)
     batch, loss = samples(job), Loss(kl=0.0)
     seconds = []

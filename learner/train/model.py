@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -11,12 +12,15 @@ from transformers.utils import logging as transformers_logging
 
 from learner.train import attention, norm
 from learner.train.logprobs import Scored, Taught, score, teach
+from learner.train.rows import Ids, Piece, Row, Sharing, plan
 from learner.train.sample import Sample
 
 HfModel: TypeAlias = Any  # transformers is untyped
 
 #: Nats by which the fused head may differ from the model's own logits (bfloat16 rounds to 0.03 at 8).
 HEAD_TOLERANCE = 0.1
+#: Share by which a branch's states may differ from those of the same tokens alone (bfloat16: 0.02).
+BRANCH_TOLERANCE = 0.05
 
 
 def pick_device(name: str) -> torch.device:
@@ -41,6 +45,7 @@ def load(folder: Path, device: torch.device) -> HfModel:
     model = model.to(device).eval()
     norm.replace(model)
     _check_head(model)
+    model.sharing = _sharing(model)
     return model
 
 
@@ -50,19 +55,30 @@ def head(model: HfModel) -> Tensor:
     return weight
 
 
+def sharing(model: HfModel) -> Sharing:
+    """What a loaded model may compute once where samples begin alike."""
+    found: Sharing = model.sharing
+    return found
+
+
 def vocabulary(model: HfModel) -> int:
     return int(head(model).shape[0])
 
 
-def answers(
+def answers(model: HfModel, samples: Sequence[Sample]) -> Scored:
+    """Scores every answer token of the samples, laid end to end: (ΣT,) each, at each sample's temperature."""
+    return scores(model, plan(samples, 0, "nothing"))
+
+
+def scores(
     model: HfModel,
-    samples: Sequence[Sample],
+    rows: Sequence[Row],
     head_gradient: Tensor | None = None,
     beside: Tensor | None = None,
 ) -> Scored:
-    """Scores every answer token of the samples, laid end to end: (ΣT,) each, at each sample's temperature.
-    With `beside`, (ΣT, K), K more tokens of each position: (ΣT, 1 + K). `head_gradient`: see `score`."""
-    hidden, tokens, temperature = _scored_positions(model, samples)
+    """As `answers`, of all samples of the rows. With `beside`, (ΣT, K), K more tokens of each position:
+    (ΣT, 1 + K). `head_gradient`: see `score`. A row that branches comes alone."""
+    hidden, tokens, temperature = _scored_positions(model, rows)
     if beside is not None:
         tokens = torch.cat([tokens[:, None], beside], dim=1)
     return score(hidden, head(model), tokens, temperature, head_gradient)
@@ -71,30 +87,31 @@ def answers(
 @torch.no_grad()
 def taught(model: HfModel, samples: Sequence[Sample], count: int) -> Taught:
     """As `answers`, and the `count` likeliest tokens of each position."""
-    hidden, tokens, temperature = _scored_positions(model, samples)
+    hidden, tokens, temperature = _scored_positions(model, plan(samples, 0, "nothing"))
     return teach(hidden, head(model), tokens, temperature, count)
 
 
-def _scored_positions(model: HfModel, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
+def _scored_positions(model: HfModel, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
     """States before every answer token, the tokens, and their temperatures, laid end to end.
 
-    Sequences are padded on the right; under causal attention no real token sees the padding, so no mask is
+    Rows are padded on the right; under causal attention no real token sees the padding, so no mask is
     needed and positions are right.
     """
     device = head(model).device
-    longest = max(len(sample.ids) for sample in samples)
-    ids = torch.zeros(len(samples), longest, dtype=torch.long)
-    for row, sample in enumerate(samples):
-        ids[row, : len(sample.ids)] = torch.from_numpy(sample.ids)
-    rows = torch.cat([torch.full((s.scored,), row) for row, s in enumerate(samples)])
-    before = torch.cat([torch.arange(s.prompt_length - 1, len(s.ids) - 1) for s in samples])
-    temperature = torch.cat([torch.full((s.scored,), s.temperature) for s in samples])
-    hidden = _hidden(model, ids.to(device))
-    return (
-        hidden[rows.to(device), before.to(device)],
-        ids[rows, before + 1].to(device),
-        temperature.to(device),
+    ids = torch.zeros(len(rows), max(len(row.ids) for row in rows), dtype=torch.long)
+    for number, row in enumerate(rows):
+        ids[number, : len(row.ids)] = torch.from_numpy(row.ids)
+    which = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(row.before) for row in rows]))
+    before, tokens, temperature = (
+        torch.from_numpy(np.concatenate(columns))
+        for columns in zip(*((row.before, row.tokens, row.temperature) for row in rows), strict=True)
     )
+    branching = rows[0] if rows[0].branches else None
+    if branching is None:
+        hidden = _hidden(model, ids.to(device))
+    else:
+        hidden = _branched(model, branching.ids, branching.positions, branching.pieces)
+    return hidden[which.to(device), before.to(device)], tokens.to(device), temperature.to(device)
 
 
 @torch.no_grad()
@@ -107,10 +124,17 @@ def all_logprobs(model: HfModel, ids: Sequence[int]) -> list[float]:
     ).logprobs.tolist()
 
 
-def _hidden(model: HfModel, ids: Tensor) -> Tensor:
+def _hidden(model: HfModel, ids: Tensor, **more: Tensor) -> Tensor:
     """Last hidden states, (B, L, D)."""
-    states: Tensor = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    states: Tensor = model.get_decoder()(input_ids=ids, use_cache=False, **more).last_hidden_state
     return states
+
+
+def _branched(model: HfModel, ids: Ids, positions: Ids, pieces: Sequence[Piece]) -> Tensor:
+    """As `_hidden`, of one row that branches: (1, L, D)."""
+    places = torch.from_numpy(positions)[None]
+    mask = attention.as_mask(pieces)
+    return _hidden(model, torch.from_numpy(ids)[None], position_ids=places, attention_mask=mask)
 
 
 @torch.no_grad()
@@ -120,3 +144,32 @@ def _check_head(model: HfModel) -> None:
     fused = (_hidden(model, ids)[0] @ head(model).T).float().log_softmax(-1)
     if (own - fused).abs().max() > HEAD_TOLERANCE:
         raise ValueError(f"{type(model).__name__} changes its logits after the head: not supported")
+
+
+def _sharing(model: HfModel) -> Sharing:
+    config = model.config.get_text_config()
+    if _rotations(config) & {"dynamic", "longrope"}:
+        return "nothing"  # a token's rotation depends on the whole row's length
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None and getattr(config, "sliding_window", None) is not None:
+        return "chains"
+    everywhere = all(kind == "full_attention" for kind in kinds or ())
+    ours = config._attn_implementation == attention.NAME
+    return "branches" if everywhere and ours and _branches_well(model) else "chains"
+
+
+def _rotations(config: Any) -> set[str]:
+    """The kinds of rotary embedding, of all layers."""
+    given = getattr(config, "rope_parameters", None) or {}
+    each = [given, *(value for value in given.values() if isinstance(value, dict))]
+    return {str(parameters["rope_type"]) for parameters in each if "rope_type" in parameters}
+
+
+@torch.no_grad()
+def _branches_well(model: HfModel) -> bool:
+    """Whether the states of a branch are, on an example, those of the same tokens alone."""
+    ids = (np.arange(32) * 7919 + 104_729) % vocabulary(model)  # all over it: special tokens alone are noise
+    positions, pieces = np.r_[:24, 16:24], (Piece(0, 0), Piece(24, 16))
+    found = _branched(model, ids, positions, pieces)[0, 24:].float()
+    alone = _hidden(model, torch.from_numpy(np.r_[ids[:16], ids[24:]])[None])[0, 16:].float()
+    return bool((found - alone).norm() <= BRANCH_TOLERANCE * alone.norm())

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from learner.train import loss, model
-from learner.train.sample import Sample, pack
-from learner.train.teacher import ask
+from learner.train.rows import Row, passes, plan
+from learner.train.sample import Sample
+from learner.train.teacher import ask, whose
 from learner.train.weights import Weights
 from store.config_learning import Loss, Trainer
 
@@ -51,8 +52,11 @@ def accumulate(weights: Weights, samples: Sequence[Sample], settings: Loss, trai
     shares = loss.token_weights([s.scored for s in samples], settings.aggregation, trainer.max_tokens)
     totals = Totals()
     weights.clear()
-    for rows in pack([len(s.ids) for s in samples], token_budget(weights, trainer)):
-        totals.add(_one(weights, [samples[row] for row in rows], [shares[row] for row in rows], settings))
+    budget = token_budget(weights, trainer)
+    for rows in passes(plan(samples, budget, model.sharing(weights.model)), budget):
+        members = [number for row in rows for number in row.members]
+        chosen, theirs = [samples[number] for number in members], [shares[number] for number in members]
+        totals.add(_one(weights, rows, chosen, theirs, settings, budget))
     return totals
 
 
@@ -62,10 +66,19 @@ def token_budget(weights: Weights, trainer: Trainer) -> int:
     return min(trainer.micro_batch_tokens, CPU_TOKENS) if on_cpu else trainer.micro_batch_tokens
 
 
-def _one(weights: Weights, samples: Sequence[Sample], shares: Sequence[float], settings: Loss) -> Totals:
-    reference = _reference(weights, samples) if settings.kl > 0 else None
-    teacher = ask(weights, samples, settings.opd_top_k if settings.mode != "rl" else 0)
-    scored = model.answers(weights.model, samples, weights.head_gradient(), teacher.likeliest)
+def _one(
+    weights: Weights,
+    rows: Sequence[Row],
+    samples: Sequence[Sample],
+    shares: Sequence[float],
+    settings: Loss,
+    budget: int,
+) -> Totals:
+    """One forward and backward pass; `samples` and their `shares` in the order of the rows' answers."""
+    reference = _reference(weights, rows) if settings.kl > 0 else None
+    with whose(weights, settings) as teaching:
+        teacher = ask(teaching, samples, settings.opd_top_k if settings.mode != "rl" else 0, budget)
+    scored = model.scores(weights.model, rows, weights.head_gradient(), teacher.likeliest)
     new, student = scored.logprobs[:, 0], scored.logprobs[:, 1:]
     device = new.device
     # One optimizer step a batch: the weights before the step are the ones this pass ran with.
@@ -100,9 +113,9 @@ def _advantage(samples: Sequence[Sample], old: Tensor, teacher: Tensor, settings
 
 
 @torch.no_grad()
-def _reference(weights: Weights, samples: Sequence[Sample]) -> Tensor:
+def _reference(weights: Weights, rows: Sequence[Row]) -> Tensor:
     with weights.reference() as base:
-        return model.answers(base, samples).logprobs
+        return model.scores(base, rows).logprobs
 
 
 def _per_token(values: Sequence[float], samples: Sequence[Sample], device: torch.device) -> Tensor:

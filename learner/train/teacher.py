@@ -1,14 +1,17 @@
-"""The teacher: the model itself under the prompts with a hint in them, with the weights before the step."""
+"""The teacher: the model itself under the prompts with a hint in them, with `loss.teacher`'s weights."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from learner.train import model
-from learner.train.sample import Sample
+from learner.train.model import HfModel
+from learner.train.sample import Sample, pack
 from learner.train.weights import Weights
+from store.config_learning import Loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +24,29 @@ class Teacher:
     likely: Tensor
 
 
-def ask(weights: Weights, samples: Sequence[Sample], count: int) -> Teacher:
-    """Scores the stored answers under the hinted prompts; `count` is K."""
-    device = model.head(weights.model).device
-    told = torch.cat([torch.full((s.scored,), s.hinted_prompt is not None) for s in samples]).to(device)
+def whose(weights: Weights, settings: Loss) -> AbstractContextManager[HfModel]:
+    """The model that teaches (`loss.teacher`). Raises RuntimeError where it is the base and none is kept."""
+    if settings.mode != "rl" and settings.teacher == "base":
+        return weights.reference()
+    return nullcontext(weights.model)
+
+
+def ask(teaching: HfModel, samples: Sequence[Sample], count: int, budget: int) -> Teacher:
+    """Scores the stored answers under the hinted prompts, which differ where prompts without their hints are
+    alike; `count` is K, `budget` tokens of a forward pass."""
+    device = model.head(teaching).device
+    places = torch.cat([torch.full((s.scored,), number) for number, s in enumerate(samples)]).to(device)
     teacher = Teacher(
-        torch.full((len(told),), torch.nan, device=device),
-        torch.zeros(len(told), count, dtype=torch.long, device=device),
-        torch.full((len(told), count), torch.nan, device=device),
+        torch.full((len(places),), torch.nan, device=device),
+        torch.zeros(len(places), count, dtype=torch.long, device=device),
+        torch.full((len(places), count), torch.nan, device=device),
     )
-    hinted = [sample.as_hinted() for sample in samples if sample.hinted_prompt is not None]
-    if hinted:
-        found = model.taught(weights.model, hinted, count)
-        teacher.logprobs[told] = found.logprobs
-        teacher.likeliest[told] = found.likeliest
-        teacher.likely[told] = found.likely
+    told = [number for number, sample in enumerate(samples) if sample.hinted_prompt is not None]
+    hinted = [samples[number].as_hinted() for number in told]
+    for rows in pack([len(sample.ids) for sample in hinted], budget):
+        found = model.taught(teaching, [hinted[row] for row in rows], count)
+        where = torch.cat([(places == told[row]).nonzero()[:, 0] for row in rows])
+        teacher.logprobs[where] = found.logprobs
+        teacher.likeliest[where] = found.likeliest
+        teacher.likely[where] = found.likely
     return teacher

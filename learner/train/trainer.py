@@ -28,6 +28,7 @@ from learner.train import (
     metrics,
     model,
     objective,
+    optimizer,
     probe,
     prune,
     weights,
@@ -148,10 +149,10 @@ class Trainer:
             torch.set_num_threads(settings.threads)
         export.check_tied(base)
         loaded = model.load(base, model.pick_device(settings.device))
-        trained = weights.of(loaded, settings, self.config.loss.kl)
+        trained = weights.of(loaded, settings, self.config.loss)
         count = sum(master.numel() for master in trained.masters.values())
         log.info("training %d tensors, %d numbers, of %s", len(trained.masters), count, base.name)
-        return _Loaded(base, trained, torch.optim.AdamW(trained.masters.values(), fused=True), None)
+        return _Loaded(base, trained, optimizer.adamw(trained.masters.values()), None)
 
     def _update(self, loaded: _Loaded, work: Work) -> _Update | Refusal:
         """One optimizer step in memory. Refused, nothing was applied."""
@@ -166,9 +167,7 @@ class Trainer:
             loaded.weights.clear()
             return refusal
         loaded.version = None
-        for group in loaded.optimizer.param_groups:
-            group.update(lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay)
-        loaded.optimizer.step()
+        measured["optim/learning_rate"] = optimizer.step(loaded.optimizer, settings)
         loaded.weights.spread()
         loaded.weights.clear()
         tokens = measured["tokens"] or 0.0

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from learner.train import lora, table
 from learner.train.model import HfModel
-from store.config_learning import Trainer
+from store.config_learning import Loss, Trainer
 
 
 class Weights(ABC):
@@ -133,7 +133,7 @@ class FullWeights(Weights):
     @contextmanager
     def reference(self) -> Iterator[HfModel]:
         if self.base is None:
-            raise RuntimeError("full training without a KL term keeps no base model")
+            raise RuntimeError("full training with neither a KL term nor a teacher keeps no base model")
         yield self.base
 
     def merged(self) -> dict[str, Tensor]:
@@ -152,8 +152,9 @@ def _hand_over(master: nn.Parameter, parameter: Tensor) -> None:
         parameter.grad = None
 
 
-def of(model: HfModel, settings: Trainer, kl: float) -> Weights:
-    """The masters that these settings train."""
+def of(model: HfModel, settings: Trainer, loss: Loss) -> Weights:
+    """The masters that these settings train; beside full ones the base model, where the loss asks for it."""
     if settings.method == "lora":
         return LoraWeights(model, settings)
-    return FullWeights(model, with_reference=kl > 0)
+    taught_by_base = loss.mode != "rl" and loss.teacher == "base"
+    return FullWeights(model, with_reference=loss.kl > 0 or taught_by_base)

@@ -6,7 +6,7 @@ import torch
 from sqlalchemy import Engine
 from torch.nn.utils import clip_grad_norm_
 
-from learner.train import model, objective, weights
+from learner.train import model, objective, optimizer, weights
 from learner.train.sample import from_turn
 from store import batches
 from store.config_learning import Loss
@@ -17,8 +17,8 @@ from tests.fakes.training import rows
 def replayed(db: Engine, settings: Config) -> dict[str, torch.Tensor]:
     """The masters after all steps."""
     base = model.load(Path(settings.engine.model_path), torch.device("cpu"))
-    trained = weights.of(base, settings.trainer, settings.loss.kl)
-    optimizer = torch.optim.AdamW(trained.masters.values(), fused=True)
+    trained = weights.of(base, settings.trainer, settings.loss)
+    adamw = optimizer.adamw(trained.masters.values())
     torch.set_num_threads(1)
     for (batch_id,) in rows(db, "select batch_id from steps order by number"):
         with db.connect() as connection:
@@ -27,9 +27,7 @@ def replayed(db: Engine, settings: Config) -> dict[str, torch.Tensor]:
         own = type(settings.trainer).model_validate(used["trainer"])
         objective.accumulate(trained, samples, Loss.model_validate(used["loss"]), own)
         clip_grad_norm_(trained.masters.values(), own.grad_clip)
-        for group in optimizer.param_groups:
-            group.update(lr=own.learning_rate, betas=own.betas, weight_decay=own.weight_decay)
-        optimizer.step()
+        optimizer.step(adamw, own)
         trained.spread()
         trained.clear()
     return dict(trained.masters)

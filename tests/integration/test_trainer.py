@@ -17,7 +17,7 @@ from learner.train.trainer import Trainer
 from store import leases, versions
 from tests.fakes.training import NOW, config, fill, make_live, make_policy, newest_unpublished, rows
 
-METHODS = [{"method": "lora"}, {"method": "full", "learning_rate": 1e-3}]
+METHODS = [{"method": "lora", "warmup_steps": 3}, {"method": "full", "learning_rate": 1e-3}]
 
 
 def next_batch(db, settings):

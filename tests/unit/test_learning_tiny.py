@@ -40,7 +40,7 @@ def judged(share: float) -> float:
 def disliked_over_time(folder, advantages: Advantages) -> list[float]:
     """The share of disliked tokens in each step's fresh answers."""
     settings, loss = Trainer(method="full"), Loss(kl=0.0)
-    trained = weights.of(model.load(folder, torch.device("cpu")), settings, loss.kl)
+    trained = weights.of(model.load(folder, torch.device("cpu")), settings, loss)
     optimizer = torch.optim.AdamW(trained.masters.values(), lr=5e-3)
     generator = torch.Generator().manual_seed(0)
     shares = []

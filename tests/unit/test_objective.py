@@ -42,7 +42,7 @@ def batch():
 
 def gradients(base, settings, **trainer):
     config = Trainer(**{"lora_rank": 4, **trainer})
-    trained = weights.of(model.load(base, torch.device("cpu")), config, settings.kl)
+    trained = weights.of(model.load(base, torch.device("cpu")), config, settings)
     with torch.no_grad():
         for number, master in enumerate(trained.masters.values()):
             master += 0.02 * torch.randn(master.shape, generator=torch.Generator().manual_seed(number))
@@ -67,7 +67,7 @@ def test_micro_batches_change_neither_gradient_nor_sums(base, how, method):
 def test_the_loss_is_the_formula_over_the_whole_batch(base):
     settings = Loss(kl=0.1)
     _, totals = gradients(base, settings)
-    trained = weights.of(model.load(base, torch.device("cpu")), Trainer(lora_rank=4), 0.1)
+    trained = weights.of(model.load(base, torch.device("cpu")), Trainer(lora_rank=4), settings)
     reference = [model.answers(trained.model, [s]).logprobs.detach() for s in batch()]
     with torch.no_grad():
         for number, master in enumerate(trained.masters.values()):
@@ -100,7 +100,7 @@ def test_the_kl_weight_reaches_the_gradient(base):
 def test_distillation_moves_the_answer_towards_what_the_hint_makes_of_it(base):
     """To first order: the logprobs move along teacher − old, on the tokens that a teacher scored."""
     config = Trainer(lora_rank=4)
-    trained = weights.of(model.load(base, torch.device("cpu")), config, 0)
+    trained = weights.of(model.load(base, torch.device("cpu")), config, Loss(mode="opd"))
     sample = replace(batch()[1], rollout=np.full(40, np.nan, np.float32))
     hinted = replace(sample, hinted_prompt=np.arange(30))
     with torch.no_grad():
@@ -114,6 +114,24 @@ def test_distillation_moves_the_answer_towards_what_the_hint_makes_of_it(base):
             master -= 0.5 * master.grad
         moved = model.answers(trained.model, [sample]).logprobs - old
     assert float(moved @ gap) > 0
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("teacher", ["base", "current"])
+def test_the_base_teaches_as_it_is_and_the_present_weights_teach_as_they_are(base, method, teacher):
+    config, settings = Trainer(lora_rank=4, method=method), Loss(kl=0, mode="opd", teacher=teacher)
+    trained = weights.of(model.load(base, torch.device("cpu")), config, settings)
+    with torch.no_grad():
+        for master in trained.masters.values():
+            master += 0.02 * torch.ones_like(master)
+    trained.spread()
+    sample = replace(batch()[1], hinted_prompt=np.arange(30))
+    teaching = model.load(base, torch.device("cpu")) if teacher == "base" else trained.model
+    with torch.no_grad():
+        old = model.answers(trained.model, [sample]).logprobs
+        told = model.answers(teaching, [sample.as_hinted()]).logprobs
+    totals = objective.accumulate(trained, [sample], settings, config)
+    assert totals.gap == pytest.approx(float((old - told).sum()), rel=1e-4, abs=1e-3)
 
 
 def test_without_a_teacher_distillation_leaves_no_gradient(base):

@@ -114,7 +114,7 @@ def hinted(number):
 def test_a_step_brings_the_model_nearer_to_what_the_hint_makes_of_it(tmp_path, method):
     """Measured on the whole vocabulary, by the model's own logits."""
     settings, config = Loss(kl=0, mode="opd", opd_top_k=8), Trainer(lora_rank=4, method=method)
-    trained = weights.of(model.load(save(tmp_path), torch.device("cpu")), config, 0)
+    trained = weights.of(model.load(save(tmp_path), torch.device("cpu")), config, settings)
     samples = [hinted(1), hinted(2)]
 
     def distribution(sample):
@@ -141,7 +141,8 @@ def test_without_a_hint_top_k_changes_nothing(tmp_path):
     config, plain = Trainer(lora_rank=4), replace(hinted(1), hinted_prompt=None, advantage=1.0)
     found = []
     for k in (0, 8):
-        trained = weights.of(model.load(save(tmp_path), torch.device("cpu")), config, 0)
-        objective.accumulate(trained, [plain], Loss(kl=0, mode="combine", opd_top_k=k), config)
+        settings = Loss(kl=0, mode="combine", opd_top_k=k)
+        trained = weights.of(model.load(save(tmp_path), torch.device("cpu")), config, settings)
+        objective.accumulate(trained, [plain], settings, config)
         found.append([master.grad for master in trained.masters.values()])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
