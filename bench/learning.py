@@ -79,9 +79,11 @@ def summary(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _means(cells: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("before", "after", "perplexity_ratio")
+    hinted = [cell["hinted"] for cell in cells if cell["hinted"] is not None]
     kl = [cell["curve"][-1]["kl"] for cell in cells if cell["curve"] and cell["curve"][-1]["kl"] is not None]
     return {
         **{name: round(fmean(cell[name] for cell in cells), 3) for name in names},
+        **({"hinted": round(fmean(hinted), 3)} if hinted else {}),
         "kl": round(fmean(kl), 3) if kl else None,
         "n": min(cell["n"] for cell in cells),
         "steps": min(len(cell["curve"]) for cell in cells),

@@ -11,7 +11,8 @@ from sqlalchemy import Engine, text
 
 from bench.evidence.hinting import Hinting
 from bench.evidence.intervals import by_cluster
-from bench.evidence.modes import MODES
+from bench.evidence.modes import HINTS, MODES
+from learner.teach.prompt import FRAME
 from local.demo import __main__ as demo
 from local.demo import users, wish
 from local.demo.perplexity import under_base
@@ -22,6 +23,8 @@ from store.config import load_config
 from store.config_model import Config
 
 STEPS, SECONDS = 16, 900.0
+#: What the users sample at: as most clients do, below 1.
+USERS, TEMPERATURE = 8, 0.7
 #: Forms that nobody asks while training: with the twenty held-out topics a hundred prompts.
 FORMS = (
     *wish.HELD_OUT_QUESTIONS,
@@ -29,6 +32,11 @@ FORMS = (
     "I would like to learn about {topic}.",
     "Why do people like {topic}?",
 )
+
+#: The same with a hint in each: what a teacher can bring a model to.
+HINTED = tuple(f"{form}{FRAME.format(hint=HINTS[n % len(HINTS)])}" for n, form in enumerate(FORMS))
+
+SETTINGS = Path(__file__).with_name("settings.toml")
 
 CURVE = text("""
     select number, version, metrics from steps order by number
@@ -51,6 +59,7 @@ def run(mode: str, seed: int, state: Path) -> dict[str, Any]:
             demo.wait_until_serving(config, 400)
             db = database.engine(config)
             before = _ask(base_url, config, tally)
+            hinted = _ask(base_url, config, tally, HINTED) if MODES[mode].hints else []
             trained = _talk(base_url, config, db, tally, mode, seed)
         # The backlog would make more steps than were asked for. Nobody starts the learner again from here on.
         next(part for part in stack.parts if part.name == "learner").stop()
@@ -66,6 +75,7 @@ def run(mode: str, seed: int, state: Path) -> dict[str, Any]:
             "seconds_training": round(trained),
             "failed_requests": tally.failed,
             **_judge(config, before, after),
+            "hinted": _share(_met(hinted)) if hinted else None,
             "curve": curve,
         }
     finally:
@@ -82,7 +92,7 @@ def _prepare(state: Path, mode: str, seed: int) -> dict[str, str]:
         (folder / shared).symlink_to(state / shared)
     return {
         **os.environ,
-        "DUKOU_CONFIG": str(demo.SETTINGS),
+        "DUKOU_CONFIG": str(SETTINGS),
         "DUKOU_STATE_DIR": str(folder),
         "DUKOU_GATEWAY_PORT": "18081",
         "DUKOU_ENGINE_URLS": '["http://127.0.0.1:31081"]',
@@ -91,13 +101,14 @@ def _prepare(state: Path, mode: str, seed: int) -> dict[str, str]:
     }
 
 
-def _ask(base_url: str, config: Config, tally: users.Tally) -> Asked:
-    return users.ask_held_out(base_url, config.engine.served_name, tally, demo.say, FORMS)
+def _ask(base_url: str, config: Config, tally: users.Tally, forms: tuple[str, ...] = FORMS) -> Asked:
+    return users.ask_held_out(base_url, config.engine.served_name, tally, demo.say, forms)
 
 
 def _talk(base_url: str, config: Config, db: Engine, tally: users.Tally, mode: str, seed: int) -> float:
     """Lets the crowd talk until STEPS steps were made; seconds that it took."""
-    crowd = users.Crowd(base_url, config.engine.served_name, 8, seed, tally, MODES[mode].react)
+    react = MODES[mode].react
+    crowd = users.Crowd(base_url, config.engine.served_name, USERS, seed, tally, react, TEMPERATURE)
     hinting = Hinting(db, config) if MODES[mode].hints else None
     began = time.monotonic()
     if hinting is not None:
@@ -137,15 +148,30 @@ def _judge(config: Config, before: Asked, after: Asked) -> dict[str, Any]:
     base = model_path(config)
     found: dict[str, Any] = {"n": len(after)}
     for name, asked in (("before", before), ("after", after)):
-        met = [(topic, wish.is_met(a, topic)) for q, a in asked if (topic := wish.topic_of(q))]
-        found[name] = round(sum(ok for _, ok in met) / len(met), 3)
+        met = _met(asked)
+        found[name] = _share(met)
         found[f"{name}_interval"] = [round(x, 3) for x in by_cluster(met)]
         found[f"{name}_words"] = round(sum(len(a.split()) for _, a in asked) / len(asked), 1)
         found[f"{name}_perplexity"] = round(under_base(base, asked), 3)
+    found["after_by_form"] = {form: _share(_met(_of_form(after, form))) for form in FORMS}
     found["perplexity_ratio"] = round(found["after_perplexity"] / found["before_perplexity"], 3)
     # Every tenth, chosen by nobody.
     found["transcripts"] = [[q, a, dict(after).get(q)] for q, a in before[::10]]
     return found
+
+
+def _met(asked: Asked) -> list[tuple[str, bool]]:
+    """Each answer's topic, and whether it is as wished."""
+    return [(topic, wish.is_met(a, topic)) for q, a in asked if (topic := wish.topic_of(q))]
+
+
+def _share(met: list[tuple[str, bool]]) -> float:
+    return round(sum(ok for _, ok in met) / len(met), 3)
+
+
+def _of_form(asked: Asked, form: str) -> Asked:
+    questions = {form.format(topic=topic) for topic in wish.HELD_OUT}
+    return [(q, a) for q, a in asked if q in questions]
 
 
 def _curve(db: Engine) -> list[dict[str, Any]]:

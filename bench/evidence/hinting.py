@@ -4,7 +4,7 @@ import threading
 
 from sqlalchemy import Engine, text
 
-from bench.evidence.modes import HINT
+from bench.evidence.modes import HINTS
 from learner.teach.lessons import Lessons
 from local.demo import wish
 from store.config_model import Config
@@ -44,6 +44,7 @@ class Hinting:
                 topic = wish.topic_of(question)
                 if topic is None:
                     continue
-                lesson = self._lessons.of_texts(turn_id, [HINT.format(topic=topic)])
+                hint = HINTS[turn_id.int % len(HINTS)].format(topic=topic)
+                lesson = self._lessons.of_texts(turn_id, [hint])
                 with self._engine.begin() as connection:
                     lesson.write(connection)

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from local.demo import wish
 from local.demo.users import React
 
-#: What a hint says to every answer: a template, where no LLM judge is there to write one.
-HINT = (
-    "Speak to the reader as you, name {topic} in the answer, and do not repeat yourself. "
-    "For example, begin: You can see {topic}"
+#: What hints say, where no LLM judge is there to write them. Several, as a judge has: from a single one a
+#: model learns its opening words. SmolLM2-135M follows examples better than instructions.
+HINTS = (
+    "{topic} can make your day better, and you will find them everywhere.",
+    "When you look at {topic}, you see more than you expect.",
+    "Many people like {topic}, and so can you.",
+    "If {topic} are new to you, here is how they help you.",
 )
 
 
@@ -36,7 +39,8 @@ class Mode:
 MODES: dict[str, Mode] = {
     "rl": Mode(),
     "opd": Mode({"DUKOU_LOSS_MODE": "opd"}, hints=True),
-    "combine": Mode({"DUKOU_LOSS_MODE": "combine"}, hints=True),
+    # The teacher counts less than the reward: it knows no more of the wish than its hints say.
+    "combine": Mode({"DUKOU_LOSS_MODE": "combine", "DUKOU_LOSS_W_OPD": "0.2"}, hints=True),
     "shuffled": Mode(react=shuffled),
     "flipped": Mode(react=flipped),
     # Trained as rl is, while the engine goes on answering with version 0.
