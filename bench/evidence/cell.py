@@ -24,7 +24,7 @@ from store.config_model import Config
 
 STEPS, SECONDS = 16, 900.0
 #: What the users sample at: as most clients do, below 1.
-USERS, TEMPERATURE = 8, 0.7
+USERS, TEMPERATURE = 16, 0.7
 #: Forms that nobody asks while training: with the twenty held-out topics a hundred prompts.
 FORMS = (
     *wish.HELD_OUT_QUESTIONS,
