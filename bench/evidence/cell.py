@@ -23,8 +23,7 @@ from store.config import load_config
 from store.config_model import Config
 
 STEPS, SECONDS = 16, 900.0
-#: What the users sample at: as most clients do, below 1.
-USERS, TEMPERATURE = 16, 0.7
+USERS = 16
 #: Forms that nobody asks while training: with the twenty held-out topics a hundred prompts.
 FORMS = (
     *wish.HELD_OUT_QUESTIONS,
@@ -107,8 +106,7 @@ def _ask(base_url: str, config: Config, tally: users.Tally, forms: tuple[str, ..
 
 def _talk(base_url: str, config: Config, db: Engine, tally: users.Tally, mode: str, seed: int) -> float:
     """Lets the crowd talk until STEPS steps were made; seconds that it took."""
-    react = MODES[mode].react
-    crowd = users.Crowd(base_url, config.engine.served_name, USERS, seed, tally, react, TEMPERATURE)
+    crowd = users.Crowd(base_url, config.engine.served_name, USERS, seed, tally, MODES[mode].react)
     hinting = Hinting(db, config) if MODES[mode].hints else None
     began = time.monotonic()
     if hinting is not None:

@@ -64,23 +64,17 @@ def stream(openai: OpenAI, model: str, messages: list[Message], max_tokens: int,
 
 
 def converse(
-    openai: OpenAI,
-    model: str,
-    asked: wish.Question,
-    pick: int,
-    tally: Tally,
-    react: React = wish.reaction,
-    temperature: float = 1.0,
+    openai: OpenAI, model: str, asked: wish.Question, pick: int, tally: Tally, react: React = wish.reaction
 ) -> None:
     """One conversation: a question, its answer, and what the user says to it."""
     messages: list[Message] = [{"role": "user", "content": asked.text}]
-    reply = stream(openai, model, messages, ANSWER_TOKENS, temperature)
+    reply = stream(openai, model, messages, ANSWER_TOKENS, 1.0)
     tally.answered(wish.is_met(reply, asked.topic))
     messages += [
         {"role": "assistant", "content": reply},
         {"role": "user", "content": react(reply, asked.topic, pick)},
     ]
-    stream(openai, model, messages, REACTION_TOKENS, temperature)
+    stream(openai, model, messages, REACTION_TOKENS, 1.0)
     tally.reacted()
 
 
@@ -88,16 +82,9 @@ class Crowd:
     """`size` users at once, each in a thread, asking about the trained topics until told to stop."""
 
     def __init__(
-        self,
-        base_url: str,
-        model: str,
-        size: int,
-        seed: int,
-        tally: Tally,
-        react: React = wish.reaction,
-        temperature: float = 1.0,
+        self, base_url: str, model: str, size: int, seed: int, tally: Tally, react: React = wish.reaction
     ) -> None:
-        self.react, self.temperature = react, temperature
+        self.react = react
         self.stopped = threading.Event()
         shuffled = random.Random(seed)
         pairs = [wish.question(t, q) for t in wish.TRAINED for q in wish.QUESTIONS]
@@ -123,7 +110,7 @@ class Crowd:
             with self._lock:
                 pick, asked = next(self._questions)
             try:
-                converse(openai, model, asked, pick, tally, self.react, self.temperature)
+                converse(openai, model, asked, pick, tally, self.react)
             except OpenAIError as error:
                 tally.failure(error)
 
