@@ -66,7 +66,7 @@ def _stop(data: Path) -> None:
     folder = binaries.find(data)
     command = [folder / "pg_ctl", "stop", "-D", data, "-m", "fast", "-w", "-t", str(_READY_SECONDS)]
     ended = account_for(data).run(command, needs=(data, folder / "pg_ctl"))
-    if ended.returncode and (data / "postmaster.pid").exists():
+    if ended.returncode and _is_alive(data):
         raise EmbeddedError(f"PostgreSQL in {data} did not stop: {ended.stdout.strip()}")
 
 
@@ -204,6 +204,18 @@ def _forget_stale_pid(data: Path) -> None:
     works_in = _working_folder(data)
     if works_in is not None and works_in != data:
         (data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _is_alive(data: Path) -> bool:
+    """Whether the process of the pid file is there. A killed server leaves its file, and it stays for the next
+    one: PostgreSQL sees by it whether processes of the old one are still at the data."""
+    try:
+        os.kill(int((data / "postmaster.pid").read_text().split("\n", 1)[0]), 0)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _runs(data: Path) -> bool:

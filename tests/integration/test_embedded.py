@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +121,18 @@ def test_a_killed_server_comes_back_with_what_was_committed(state: Path) -> None
     os.kill(postmaster(state), signal.SIGKILL)
     assert ask(ensure_running(state), "select count(*) from t") == 1000
     busy.close()
+
+
+@on_linux
+def test_a_killed_server_is_stopped_already(state: Path) -> None:
+    ensure_running(state)
+    killed = postmaster(state)
+    os.kill(killed, signal.SIGKILL)
+    while Path(f"/proc/{killed}").exists():
+        time.sleep(0.01)
+    stop(state)
+    assert not is_running(state)
+    assert ask(ensure_running(state), "select 1") == 1
 
 
 @on_linux
