@@ -207,7 +207,7 @@ def _forget_stale_pid(data: Path) -> None:
 
 
 def _is_alive(data: Path) -> bool:
-    """Whether the process of the pid file is there. A killed server leaves its file, and it stays for the next
+    """Whether the process of the pid file is there. A killed server leaves its file, which stays for the next
     one: PostgreSQL sees by it whether processes of the old one are still at the data."""
     try:
         os.kill(int((data / "postmaster.pid").read_text().split("\n", 1)[0]), 0)
