@@ -12,13 +12,14 @@ from sqlalchemy import Engine, text
 from bench.evidence.hinting import Hinting
 from bench.evidence.intervals import by_cluster
 from bench.evidence.modes import HINTS, MODES
+from learner.batch import freeze
 from learner.teach.prompt import FRAME
 from local.demo import __main__ as demo
 from local.demo import users, wish
 from local.demo.perplexity import under_base
 from local.engine.start import model_path
 from local.stack import Stack
-from store import database, embedded
+from store import database, embedded, policies
 from store.config import load_config
 from store.config_model import Config
 
@@ -60,6 +61,7 @@ def run(mode: str, seed: int, state: Path) -> dict[str, Any]:
             before = _ask(base_url, config, tally)
             hinted = _ask(base_url, config, tally, HINTED) if MODES[mode].hints else []
             trained = _talk(base_url, config, db, tally, mode, seed)
+            frozen = _frozen(db, config)
         # The backlog would make more steps than were asked for. Nobody starts the learner again from here on.
         next(part for part in stack.parts if part.name == "learner").stop()
         _settle(db)
@@ -73,6 +75,7 @@ def run(mode: str, seed: int, state: Path) -> dict[str, Any]:
             "seconds": round(time.monotonic() - began),
             "seconds_training": round(trained),
             "failed_requests": tally.failed,
+            "frozen": frozen,
             **_judge(config, before, after),
             "hinted": _share(_met(hinted)) if hinted else None,
             "curve": curve,
@@ -105,7 +108,7 @@ def _ask(base_url: str, config: Config, tally: users.Tally, forms: tuple[str, ..
 
 
 def _talk(base_url: str, config: Config, db: Engine, tally: users.Tally, mode: str, seed: int) -> float:
-    """Lets the crowd talk until STEPS steps were made; seconds that it took."""
+    """Lets the crowd talk until STEPS steps were made, or a guard froze learning; seconds that it took."""
     crowd = users.Crowd(base_url, config.engine.served_name, USERS, seed, tally, MODES[mode].react)
     hinting = Hinting(db, config) if MODES[mode].hints else None
     began = time.monotonic()
@@ -113,7 +116,7 @@ def _talk(base_url: str, config: Config, db: Engine, tally: users.Tally, mode: s
         hinting.start()
     crowd.start()
     try:
-        while time.monotonic() - began < SECONDS and _steps(db) < STEPS:
+        while time.monotonic() - began < SECONDS and _steps(db) < STEPS and _frozen(db, config) is None:
             time.sleep(1)
     finally:
         crowd.stop()
@@ -139,6 +142,13 @@ def _settle(db: Engine) -> None:
 def _steps(db: Engine) -> int:
     with db.connect() as connection:
         return connection.scalar(text("select count(*) from steps")) or 0
+
+
+def _frozen(db: Engine, config: Config) -> str | None:
+    """Why the learner makes no more steps by itself."""
+    with db.connect() as connection:
+        policy = policies.get(connection, config.policy.name)
+        return None if policy is None else freeze.why(connection, policy, config.guard)
 
 
 def _judge(config: Config, before: Asked, after: Asked) -> dict[str, Any]:
