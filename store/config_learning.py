@@ -153,6 +153,11 @@ class Loss(Section):
         description="mean over all tokens, over the turns' means, or over turns of trainer.max_tokens each",
     )
 
+    @property
+    def taught_by_base(self) -> bool:
+        """Whether the base model is needed as teacher."""
+        return self.mode != "rl" and self.teacher == "base"
+
 
 class Guard(Section):
     max_kl: float = Field(

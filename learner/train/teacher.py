@@ -26,7 +26,7 @@ class Teacher:
 
 def whose(weights: Weights, settings: Loss) -> AbstractContextManager[HfModel]:
     """The model that teaches (`loss.teacher`). Raises RuntimeError where it is the base and none is kept."""
-    if settings.mode != "rl" and settings.teacher == "base":
+    if settings.taught_by_base:
         return weights.reference()
     return nullcontext(weights.model)
 

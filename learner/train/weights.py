@@ -156,5 +156,4 @@ def of(model: HfModel, settings: Trainer, loss: Loss) -> Weights:
     """The masters that these settings train; beside full ones the base model, where the loss asks for it."""
     if settings.method == "lora":
         return LoraWeights(model, settings)
-    taught_by_base = loss.mode != "rl" and loss.teacher == "base"
-    return FullWeights(model, with_reference=loss.kl > 0 or taught_by_base)
+    return FullWeights(model, with_reference=loss.kl > 0 or loss.taught_by_base)
