@@ -67,12 +67,15 @@ def _forward(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """As transformers calls it; (B, L, H, D) out. What is not plain causal attention with a gradient, of
-    heads of one size, goes to torch's own."""
+    heads of one size, on a CPU, goes to torch's own. Where the residual stream is float32, queries and keys
+    come rotated in float32 as well, and are rounded here."""
+    query, key = query.to(value.dtype), key.to(value.dtype)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     if mask is not None and mask.dtype == torch.int64:
         pieces = [Piece(*piece) for piece in mask[0, 0].tolist()]
         return causal(query, key, value, scale, pieces).transpose(1, 2), None
     plain = mask is None and not options.get("dropout") and options.get("position_bias") is None
+    plain = plain and query.device.type == "cpu"
     whole = query.shape[2:] == key.shape[2:] == value.shape[2:] and query.shape[2] > 1
     if plain and whole and query.requires_grad and options.get("is_causal") is not False:
         return causal(query, key, value, scale).transpose(1, 2), None

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from learner.train import attention, norm
+from learner.train import attention, norm, residual
 from learner.train.logprobs import Scored, Taught, score, teach
 from learner.train.rows import Ids, Piece, Row, Sharing, plan
 from learner.train.sample import Sample
@@ -38,12 +38,12 @@ def load(folder: Path, device: torch.device) -> HfModel:
     stored = AutoConfig.from_pretrained(str(folder), local_files_only=True).dtype
     # Given at loading, since .to(bfloat16) would round the rotary frequencies as well: 0.05 nats a token.
     dtype = torch.float32 if stored in (None, torch.float32) else torch.bfloat16
-    implementation = attention.register() if device.type == "cpu" else "sdpa"
     model = AutoModelForCausalLM.from_pretrained(
-        str(folder), local_files_only=True, dtype=dtype, attn_implementation=implementation
+        str(folder), local_files_only=True, dtype=dtype, attn_implementation=attention.register()
     )
     model = model.to(device).eval()
     norm.replace(model)
+    residual.widen(model)
     _check_head(model)
     model.sharing = _sharing(model)
     return model
@@ -154,7 +154,7 @@ def _sharing(model: HfModel) -> Sharing:
     if kinds is None and getattr(config, "sliding_window", None) is not None:
         return "chains"
     everywhere = all(kind == "full_attention" for kind in kinds or ())
-    ours = config._attn_implementation == attention.NAME
+    ours = head(model).device.type == "cpu"
     return "branches" if everywhere and ours and _branches_well(model) else "chains"
 
 

@@ -89,8 +89,7 @@ def test_a_norm_that_computes_something_else_is_left_alone():
 
 
 def test_every_norm_of_a_llama_is_ours_and_gives_its_bits(tmp_path):
-    folder = save(tmp_path, dtype=torch.bfloat16)
-    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    plain = AutoModelForCausalLM.from_pretrained(save(tmp_path))
     ids = torch.arange(60)[None]
     with torch.no_grad():
         before = plain(input_ids=ids).logits

@@ -6,7 +6,6 @@ import uuid
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from learner.train import logprobs, model
 from learner.train.sample import Sample
@@ -108,15 +107,11 @@ def test_a_model_that_changes_its_logits_after_the_head_is_refused(llama, monkey
         model._check_head(llama)
 
 
-def test_a_bfloat16_model_computes_as_transformers_loads_it(tmp_path):
-    """Rotary frequencies stay float32: rounded, long prompts differ by 0.05 nats a token from engines."""
-    base = save(tmp_path / "base", dtype=torch.bfloat16)
-    ours = model.load(base, torch.device("cpu"))
-    theirs = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
-    ids = torch.arange(200)[None]
-    with torch.no_grad():
-        assert torch.equal(ours(input_ids=ids).logits, theirs(input_ids=ids).logits)
+def test_rotary_frequencies_of_a_bfloat16_model_stay_float32(tmp_path):
+    """Rounded, long prompts differ by 0.05 nats a token from engines."""
+    ours = model.load(save(tmp_path / "base", dtype=torch.bfloat16), torch.device("cpu"))
     assert ours.dtype == torch.bfloat16
+    assert ours.model.rotary_emb.inv_freq.dtype == torch.float32
 
 
 def test_the_cut_into_chunks_changes_neither_numbers_nor_gradients(monkeypatch):
