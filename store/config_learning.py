@@ -200,6 +200,11 @@ class Trainer(Section):
         0, ge=0, description="steps over which the learning rate rises in equal parts; 0: none"
     )
     betas: tuple[float, float] = Field((0.9, 0.98), description="AdamW's decay of its two moments")
+    epsilon: float = Field(
+        1e-8,
+        gt=0,
+        description="AdamW's ε; about as large as its gradients, steps follow their size, not the sign alone",
+    )
     weight_decay: float = Field(0.1, ge=0, description="AdamW's decoupled weight decay")
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the whole gradient")
     max_tokens: Positive = Field(8192, description="tokens of prompt plus answer; longer turns are dropped")

@@ -17,7 +17,7 @@ def step(optimizer: Optimizer, settings: Trainer) -> float:
     """Applies the masters' gradients once, at these settings; the learning rate that it did so with."""
     rate = learning_rate(settings, _taken(optimizer))
     for group in optimizer.param_groups:
-        group.update(lr=rate, betas=settings.betas, weight_decay=settings.weight_decay)
+        group.update(lr=rate, betas=settings.betas, eps=settings.epsilon, weight_decay=settings.weight_decay)
     optimizer.step()
     return rate
 

@@ -1,4 +1,4 @@
-"""A separate teacher engine at T = 1: a real SGLang scores the tokens that it sampled itself."""
+"""A real SGLang scores the tokens that it sampled itself, as a teacher at T = 1; and so does the trainer."""
 
 import json
 import sys
@@ -10,12 +10,14 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from learner.teach.choose import effect
 from learner.teach.engine import TeacherEngine, TeacherEngineError
 from learner.teach.prompt import with_hint
 from learner.teach.render import Ids, Render, enhanced, renderer
+from learner.train import model
 from local.engine.__main__ import say
 from local.engine.models import CHAT_MODEL
 from local.engine.start import start, stop
@@ -113,6 +115,34 @@ def test_stored_tokens_have_the_recorded_log_probabilities_position_by_position(
     assert len(turns) == TURNS
     assert differences.mean() < MEAN < shifted.mean()
     assert differences.max() < WORST
+
+
+def test_the_trainer_differs_from_the_engine_by_rounding_alone(school: School, installed: StatePaths) -> None:
+    """G12: the distribution, since a mean of zero shows little."""
+    asked = [*topics()] * 5
+    with ThreadPoolExecutor(8) as pool:
+        turns = list(pool.map(school.turn, asked, range(len(asked))))
+    policy = model.load(installed.models.resolve() / CHAT_MODEL, torch.device("cpu"))
+    logs = np.concatenate(
+        [
+            np.array(model.all_logprobs(policy, [*prompt, *answer])[-len(answer) :]) - recorded
+            for prompt, answer, recorded in turns
+        ]
+    )
+    report = {
+        "turns": len(turns),
+        "tokens": logs.size,
+        "mean": round(float(logs.mean()), 4),
+        "sd": round(float(logs.std()), 4),
+        "p99": round(float(np.quantile(np.abs(logs), 0.99)), 4),
+        "share outside 0.9 to 1.1": round(float(((logs < np.log(0.9)) | (logs > np.log(1.1))).mean()), 4),
+    }
+    print(json.dumps(report), file=sys.stderr)
+    assert len(turns) == 2 * TURNS
+    assert abs(report["mean"]) < 0.01
+    assert report["sd"] < 0.06
+    assert report["p99"] < 0.3
+    assert report["share outside 0.9 to 1.1"] < 0.1
 
 
 def test_a_good_hint_raises_the_corrected_part_and_moves_more_than_an_idle_one(school: School) -> None:

@@ -37,6 +37,19 @@ def test_a_step_is_as_long_as_its_rate_says():
     assert moved(parameter, optimizer, settings) == pytest.approx((1e-3, 1e-3), rel=1e-3)
 
 
+def test_a_large_epsilon_lets_steps_follow_the_gradients_size():
+    by_sign, by_size = (
+        Trainer(learning_rate=1e-3, epsilon=epsilon, weight_decay=0) for epsilon in (1e-8, 30.0)
+    )
+    steps = []
+    for settings in (by_sign, by_size):
+        parameter = master()
+        moved(parameter, adamw([parameter]), settings)
+        steps.append((parameter[0] / parameter[1]).item())
+    assert steps[0] == pytest.approx(-1, rel=1e-3)
+    assert steps[1] == pytest.approx(-6, rel=0.1)
+
+
 def test_a_restored_optimizer_goes_on_where_its_warmup_was_and_a_fresh_one_begins_again():
     settings = Trainer(learning_rate=1e-3, warmup_steps=4)
     parameter = master()
