@@ -75,9 +75,9 @@ def _forward(
         pieces = [Piece(*piece) for piece in mask[0, 0].tolist()]
         return causal(query, key, value, scale, pieces).transpose(1, 2), None
     plain = mask is None and not options.get("dropout") and options.get("position_bias") is None
-    plain = plain and query.device.type == "cpu"
     whole = query.shape[2:] == key.shape[2:] == value.shape[2:] and query.shape[2] > 1
-    if plain and whole and query.requires_grad and options.get("is_causal") is not False:
+    trained = query.requires_grad and query.device.type == "cpu"
+    if plain and whole and trained and options.get("is_causal") is not False:
         return causal(query, key, value, scale).transpose(1, 2), None
     out: Tensor = sdpa_attention_forward(module, query, key, value, mask, **options)[0]
     return out, None

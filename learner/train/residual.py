@@ -15,17 +15,21 @@ def widen(model: Any) -> bool:
     whether this model can: where a layer multiplies the stream itself by weights, or its last norm is not
     ours (`learner/train/norm.py`), it stays as it is."""
     handle = model.get_input_embeddings().register_forward_hook(_as_float32)
+    able = _keeps_its_dtype(model)
+    if not able:
+        handle.remove()
+    return able
+
+
+@torch.no_grad()
+def _keeps_its_dtype(model: Any) -> bool:
+    """Whether a pass over an example ends in the dtype of the weights, as heads need it."""
     ids = torch.arange(4, device=model.device)[None] % model.get_output_embeddings().weight.shape[0]
     try:
-        with torch.no_grad():
-            states: Tensor = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        states: Tensor = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
     except RuntimeError:  # torch multiplies no two dtypes
-        handle.remove()
         return False
-    if states.dtype != model.dtype:
-        handle.remove()
-        return False
-    return True
+    return bool(states.dtype == model.dtype)
 
 
 def _as_float32(module: nn.Module, given: tuple[Tensor, ...], found: Tensor) -> Tensor:
