@@ -43,15 +43,18 @@ class Recorded:
     http_status: int | None
     body: Body
     sampling: Any
+    sampling_defaults: Any = None
     response_text: str | None
     reasoning_text: str | None
     tool_calls: Any
     finish_reason: str | None
     matched_stop: str | None
+    stopped_by: str | int | None = None  # the same with its type
     usage: Any
     prompt_ids: npt.NDArray[np.int32] | None
     response_ids: npt.NDArray[np.int32] | None
     response_logprobs: npt.NDArray[np.float32] | None  # nats; NaN: missing
+    trained_tokens: npt.NDArray[np.int32] | None = None  # begins and ends by turns; None: all
     capture: str
     sampling_class: str | None
     temperature: float | None

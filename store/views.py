@@ -1,7 +1,8 @@
 """The views that people and tests read: a contract that stays when tables change.
 
 A released text is never edited: a change is a new mapping (`VERSION_2 = {**VERSION_1, "turn": …}`) and a
-migration that drops the old views and creates the new. Order counts: a view comes after those it reads.
+migration that replaces the views which changed. A replaced view only gains columns, behind those that it has,
+so that other views may go on reading it. Order counts: a view comes after those it reads.
 """
 
 from collections.abc import Mapping
@@ -199,11 +200,27 @@ VERSION_1: Mapping[str, str] = {
     "preference": PREFERENCE,
 }
 
+# What is behind an answer's numbers: what ended it, what it was sampled with, which of its tokens may teach.
+VERSION_2: Mapping[str, str] = {
+    **VERSION_1,
+    "turn": TURN.replace(
+        "t.prefix_ok\n",
+        "t.prefix_ok,\n       t.stopped_by, t.temperature, t.sampling_defaults, t.trained_tokens\n",
+    ),
+    "trajectory": TRAJECTORY.replace("t.started_at\nfrom", "t.started_at, t.trained_tokens\nfrom"),
+}
+
 
 def create(connection: Connection, views: Mapping[str, str]) -> None:
     """Creates the views in their order; `connection` is inside a transaction."""
     for name, query in views.items():
         connection.exec_driver_sql(f"create view {name} as {query}")
+
+
+def replace(connection: Connection, views: Mapping[str, str]) -> None:
+    """Gives views that exist a new text, whose columns begin with the old ones."""
+    for name, query in views.items():
+        connection.exec_driver_sql(f"create or replace view {name} as {query}")
 
 
 def drop(connection: Connection, views: Mapping[str, str]) -> None:

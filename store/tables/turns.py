@@ -82,13 +82,15 @@ turns = Table(
     Column("message_hashes", LargeBinary),  # → contents, 16 bytes each: the messages after the base's
     Column("message_count", Integer),  # with the base's; NULL: the body had no list of messages
     Column("messages_digest", LargeBinary),  # of all hashes: whether a later turn's begin with these
-    Column("sampling", Json),
+    Column("sampling", Json),  # the request's own sampling fields, as sent
+    Column("sampling_defaults", Json),  # what the engine takes for the fields left out; NULL: unknown
     Column("response_text", Text),
     Column("answer_digest", LargeBinary),  # of `response_text`: whether a later message brings it back
     Column("reasoning_text", Text),
     Column("tool_calls", Json),
     Column("finish_reason", Text),
-    Column("matched_stop", Text),  # the stop string, or the id of the stop token, that ended the answer
+    Column("matched_stop", Text),  # `stopped_by` as text, whatever its type
+    Column("stopped_by", Json),  # what ended the answer: the stop string, or the stop token's id, a number
     Column("usage", Json),
     Column("prompt_ids", Int4Array),  # the ids after the base's
     Column("prompt_tokens", Integer),  # with the base's; NULL: unknown
@@ -99,9 +101,11 @@ turns = Table(
     Column("prefix_ok", Boolean),  # the ids begin with the parent's prompt and answer; NULL: not known
     Column("response_ids", Int4Array),
     Column("response_logprobs", Float4Array),
+    # Pairs of begin and end: the positions of `response_ids` that may be trained; NULL: all of them.
+    Column("trained_tokens", Int4Array),
     Column("capture", Text, nullable=False),
     Column("sampling_class", Text),  # free | truncated | constrained | greedy
-    Column("temperature", Float),  # what was sampled at: the request's, else the engine's default 1.0
+    Column("temperature", Float),  # what was sampled at: the request's, else the engine's default
     Column("trainable", Boolean, nullable=False),
     Column("untrainable_reason", Text),
     # A NUL or a lone surrogate, which Postgres cannot hold, was replaced by a mark.

@@ -58,6 +58,10 @@ TURN_COLUMNS = [
     "first_token_at",
     "finished_at",
     "prefix_ok",
+    "stopped_by",
+    "temperature",
+    "sampling_defaults",
+    "trained_tokens",
 ]
 
 
