@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings
 from psycopg import sql
 from sqlalchemy import Engine, make_url
 
@@ -16,6 +17,11 @@ from store import database, embedded
 
 # The tests' matrices are small: on several threads that wait for each other they are twenty times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples in every run, so that a failure is the change's. `make fuzz` looks for new ones.
+settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+settings.register_profile("fresh", max_examples=1000, deadline=None, database=None, print_blob=True)
+settings.load_profile("fixed")
 
 _TEMPLATE = "dukou_template"
 _numbers = itertools.count(1)

@@ -16,6 +16,7 @@ from gateway.fold.choice import Beside, Ids, Part, ids
 
 _DONE = b"[DONE]"
 _USUAL = frozenset({"id", "object", "created", "model", "choices", "system_fingerprint"})  # of most chunks
+_LAST_INDEX = 2**31 - 1  # that a row holds
 _EXCERPT = 500  # characters of an unreadable body that its error quotes
 
 
@@ -105,7 +106,7 @@ def _folded(payloads: Sequence[Any], done: bool, fault: str | None = None) -> Re
 
 
 def _parts(objects: Sequence[Mapping[str, Any]]) -> Mapping[int, list[Part]]:
-    """The choice objects by their index, or by their position where they have none."""
+    """The choice objects by their index, or by their position where they have none that can be one."""
     parts: defaultdict[int, list[Part]] = defaultdict(list)
     for payload in objects:
         choices = payload.get("choices")
@@ -114,7 +115,9 @@ def _parts(objects: Sequence[Mapping[str, Any]]) -> Mapping[int, list[Part]]:
         for position, part in enumerate(choices):
             if isinstance(part, dict):
                 index = part.get("index")
-                parts[index if isinstance(index, int) and index >= 0 else position].append(part)
+                if type(index) is not int or not 0 <= index <= _LAST_INDEX:
+                    index = position
+                parts[index].append(part)
     return parts
 
 

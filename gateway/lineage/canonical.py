@@ -89,9 +89,9 @@ def form(message: Any) -> Form:
     return Form(role, said, f"[{_compact(role)},{_compact(said)},{rest}".encode("ascii"))
 
 
-def text(message: Mapping[str, Any]) -> str:
+def text(message: Any) -> str:
     """The canonical text of a message; "" where it has none."""
-    return _text(message.get("content"), _role(message))
+    return form(message).text
 
 
 def _text(content: Any, role: str) -> str:

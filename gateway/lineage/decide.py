@@ -202,7 +202,8 @@ def _edited(asked: Asked, known: Known) -> Earlier | None:
     if asked.session is not None:
         return None
     for prefix in asked.prefixes:
-        if len(canonical.text(asked.messages[prefix.messages - 2])) < SHORTEST_SUMMARY:
+        before = asked.messages[prefix.messages - 2] if prefix.messages > 1 else None
+        if len(canonical.text(before)) < SHORTEST_SUMMARY:
             continue
         same = [turn for turn in known.by_prompt(prefix.prompt) if may_follow(asked, turn)]
         if len({turn.session_id for turn in same}) == 1 and not any(known.is_continued(t.id) for t in same):
