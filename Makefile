@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 export DUKOU_STATE_DIR ?= $(CURDIR)/$(STATE)
 
-.PHONY: help demo test up down reset engine engine-install lint types unit status psql bench lock clean
+.PHONY: help demo test up down reset engine engine-install lint types unit fuzz status psql bench lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -61,6 +61,9 @@ types: $(STAMP)  ## strict types
 
 unit: $(STAMP)  ## the fast tests alone
 	@$(TESTS) tests/unit
+
+fuzz: $(STAMP)  ## tests that make their own inputs, ten times as many and with a fresh seed
+	@$(TESTS) --hypothesis-profile=fresh tests/unit/test_hostile.py tests/integration/test_drain_hostile.py
 
 test: engine-install lint types  ## lint, types and the whole suite, the real SGLang included
 	@$(TESTS)

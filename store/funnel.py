@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, extract, func, select
 
+from store import set_aside
 from store.batches import Ended, newest_ended
 from store.stages import Stage
 from store.tables import (
@@ -24,7 +25,6 @@ from store.tables import (
     processes,
     publications,
     samples,
-    set_aside,
     steps,
     turn_states,
     turns,
@@ -43,6 +43,8 @@ STOPPED = "stopped"
 
 #: What the drainer's beat counts: requests in the spool that are no turns yet.
 UNDRAINED = ("in_flight", "to_write", "waiting_for_parent")
+LATE = ("to_write", "waiting_for_parent")  # those of them that have ended
+STANDSTILL = 7.0  # seconds without a new turn, while some are late
 LIVE = (Stage.AWAITING_NEXT, Stage.SCORABLE, Stage.SCORED, Stage.BATCHED)
 
 
@@ -136,6 +138,21 @@ class Snapshot:
         return beat is not None and beat.alive
 
     @property
+    def standstill(self) -> tuple[int, float] | None:
+        """Requests that ended and lie in the spool, and the seconds for which none became a turn.
+
+        None where the drainer keeps up, or ended in order.
+        """
+        drainer = self.beat("drainer")
+        if drainer is None or drainer.doing == STOPPED:
+            return None
+        late = sum(count for name in LATE if isinstance(count := drainer.detail.get(name), int))
+        since = drainer.detail.get("advanced_ago")
+        if not late or not isinstance(since, int | float) or since + drainer.age < STANDSTILL:
+            return None
+        return late, since + drainer.age
+
+    @property
     def undrained(self) -> int | None:
         """Requests in the spool that the drainer has read so far and not written; None: no drainer says."""
         drainer = self.beat("drainer")
@@ -162,7 +179,7 @@ def snapshot(connection: Connection, policy: str) -> Snapshot:
         live=_live(connection),
         recent=_recent(connection),
         last_turn_age=_last_turn_age(connection),
-        set_aside=connection.scalar(select(func.count()).select_from(set_aside)) or 0,
+        set_aside=set_aside.count(connection),
         published=_published(connection, policy_id),
         live_version=live_version,
         versions=_versions(connection, policy_id),

@@ -44,6 +44,7 @@ RESCUED = frozenset({"no_next_state", "no_quorum", "abstained"})
 REASONS: dict[str, str] = {
     "side": "a side request (title, summary, tool helper): forwarded, never trained",
     "endpoint": "not a chat completion",
+    "unreadable": "its records could not be read: see its error, and `python -m gateway aside`",
     "status": "the answer did not end normally",
     "no_ids": "the engine gave no token ids",
     "no_logprobs": "the engine gave no log-probabilities",

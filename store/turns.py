@@ -9,14 +9,13 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import Connection, Uuid, text
-from sqlalchemy.dialects.postgresql import insert
 
 from store import bases, contents, copying, layout, partitions, wire
 from store.body import Body
 from store.contents import Kept
 from store.layout import Facts
 from store.stages import Stage
-from store.tables import set_aside, turn_states, turns
+from store.tables import turn_states, turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +137,6 @@ def abandon(connection: Connection, ids: Sequence[UUID]) -> None:
     if not ids:
         return
     connection.execute(_ABANDON, {"ids": wire.uuids(ids)})
-
-
-def put_aside(connection: Connection, turn_id: UUID, error: str, record: bytes) -> None:
-    """Keeps the spool records of a turn that cannot become a row, with the reason."""
-    statement = insert(set_aside).on_conflict_do_nothing()
-    connection.execute(statement, {"id": turn_id, "error": error, "record": record})
 
 
 def _laid(

@@ -200,6 +200,7 @@ VERSION_1: Mapping[str, str] = {
     "preference": PREFERENCE,
 }
 
+_ALONE = "not exists (select from turn_states s where s.turn_id = a.id)"
 # What is behind an answer's numbers: what ended it, what it was sampled with, which of its tokens may teach.
 VERSION_2: Mapping[str, str] = {
     **VERSION_1,
@@ -208,6 +209,10 @@ VERSION_2: Mapping[str, str] = {
         "t.prefix_ok,\n       t.stopped_by, t.temperature, t.sampling_defaults, t.trained_tokens\n",
     ),
     "trajectory": TRAJECTORY.replace("t.started_at\nfrom", "t.started_at, t.trained_tokens\nfrom"),
+    "progress": PROGRESS.replace("('side', 'endpoint')", "('side', 'endpoint', 'unreadable')"),
+    # A request whose records are set aside has a row too where its id was plausible: it is counted once.
+    "funnel": FUNNEL.replace("from set_aside", f"from set_aside a where {_ALONE}"),
+    "funnel_reason": FUNNEL_REASON.replace("from set_aside", f"from set_aside a where {_ALONE}"),
 }
 
 

@@ -2,6 +2,10 @@
 
 A pass reads on in the segments, makes turns of the requests that ended, places and writes them in one
 transaction, and only then moves the positions. Whatever fails in between is done again from the same place.
+
+An error of Postgres or the disk ends the pass. Every other error is one record's, whatever it is: a batch is
+halved until that record is alone, and the others go on. The record is kept with its error, and becomes a row
+with the reason `unreadable` where it has a plausible turn id.
 """
 
 import hashlib
@@ -13,15 +17,15 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
-from gateway.drain import feedback, relink
+from gateway.drain import faults, feedback, relink, unreadable
 from gateway.drain.assemble import Draft, assemble
+from gateway.drain.faults import Fault
 from gateway.drain.record import Outcome, record
 from gateway.drain.report import BEAT, Report
 from gateway.drain.upkeep import Upkeep
 from gateway.spool.reader import Pair, SpoolReader
-from store import policies, processes, sessions, turns
+from store import policies, processes, sessions, set_aside
 from store.config_model import Config
 
 _log = logging.getLogger(__name__)
@@ -62,9 +66,13 @@ class Drainer:
     _has_more: bool = False  # requests that ended, behind the present batch
     _settled_count: int = 0
     _aside_count: int = 0
+    _unclear: tuple[str, str | None] | None = None  # the kind of error that ended the last pass
+    #: When a turn was last written, or none waited to be, in seconds since 1970.
+    advanced_at: float = field(default=0.0)
 
     def __post_init__(self) -> None:
         self._upkeep = Upkeep(self.config.storage)
+        self.advanced_at = self.advanced_at or self.now()
 
     @property
     def is_idle(self) -> bool:
@@ -75,7 +83,7 @@ class Drainer:
         """One pass. Returns how many requests were settled.
 
         Raises:
-            DBAPIError: Postgres is away, or not what it should be; the pass can be repeated.
+            SQLAlchemyError: Postgres is away, or not what it should be; the pass can be repeated.
             OSError: the spool cannot be read just now; likewise.
         """
         if self._policy_id is None:
@@ -84,6 +92,7 @@ class Drainer:
         self._upkeep.look(database, self.now())
         if not self._ready:
             self._ready = self.reader.scan(self.now(), SCAN_BYTES)
+        self._beat(database)
         batch = self._next_batch()
         self._has_more = len(batch) < len(self._ready) or not self.reader.is_caught_up
         items = self._assemble(database, [pair for pair in batch if not pair.is_feedback])
@@ -94,7 +103,10 @@ class Drainer:
         self._settled_count += settled
         self.reader.settle(self._settled)
         self._settled.clear()
-        self._housekeep(database)
+        self._unclear = None
+        if settled or not self._late():
+            self.advanced_at = self.now()
+        self._close_idle(database)
         return settled
 
     def _due(self, news: bool) -> list[_Item]:
@@ -120,32 +132,30 @@ class Drainer:
         for pair in batch:
             try:
                 draft = assemble(*self.reader.load(pair), self._policy_id)
-            except OSError:  # the disk's fault and not the record's
-                raise
             except Exception as error:  # whatever one record holds, it must not stop all others
-                self._put_aside(database, pair, error)
+                self._refuse(database, pair, error)
             else:
                 items.append(_Item(draft, pair, self.now()))
         return items
 
     def _write(self, database: Engine, items: Sequence[_Item]) -> None:
-        """Writes in one transaction; one by one where Postgres refuses a row."""
+        """Writes in one transaction; where one record makes that fail, halves until it is alone."""
         if not items:
             return
         try:
-            self._note(items, self._record(database, items))
-            return
-        except (StatementError, ValueError) as error:
-            if not _is_refusal(error):
+            outcome = self._record(database, items)
+        except Exception as error:
+            if len(items) == 1:
+                self._refuse(database, items[0].pair, error)
+                return
+            if not self._is_a_records(error):
                 raise
-        for item in items:
-            try:
-                self._note([item], self._record(database, [item]))
-            except (StatementError, ValueError) as error:
-                if not _is_refusal(error):
-                    raise
-                self._put_aside(database, item.pair, error)
-                self._waiting.pop(item.draft.asked.id, None)
+        else:
+            self._note(items, outcome)
+            return
+        middle = len(items) // 2
+        self._write(database, items[:middle])
+        self._write(database, items[middle:])
 
     def _write_feedback(self, database: Engine, pairs: Sequence[Pair]) -> None:
         for pair in pairs:
@@ -153,14 +163,57 @@ class Drainer:
                 said = feedback.read(self.reader.load(pair)[0])
                 with database.begin() as connection:
                     feedback.write(connection, [said])
-            except OSError:
-                raise
-            except Exception as error:  # whatever one record holds, it must not stop all others
-                if isinstance(error, DBAPIError) and not _is_refusal(error):
-                    raise
-                self._put_aside(database, pair, error)
+            except Exception as error:
+                self._refuse(database, pair, error)
             else:
                 self._settled.append(pair.id)
+
+    def _is_a_records(self, error: Exception) -> bool:
+        """Whether to look for the record that an error is about.
+
+        Where it is unclear who is at fault, the pass is tried once more; the same error again is a record's.
+        """
+        fault, before = faults.fault_of(error), self._unclear
+        if fault is Fault.UNCLEAR:
+            self._unclear = faults.likeness(error)
+        return fault is Fault.RECORD or (fault is Fault.UNCLEAR and self._unclear == before)
+
+    def _refuse(self, database: Engine, pair: Pair, error: Exception) -> None:
+        """Settles a record without its turn. Raises the error where it is not the record's."""
+        if not self._is_a_records(error):
+            raise error
+        said, turn_id = faults.words_of(error), _uuid(pair.id)
+        draft = self._unreadable(pair, said)
+        if draft is None or not self._keep(database, pair, said, draft, error):
+            with database.begin() as connection:
+                set_aside.put(connection, turn_id, said, self.reader.raw(pair))
+        _log.error("%s is set aside: %s", pair.id, said.partition("\n")[0])
+        self._waiting.pop(turn_id, None)
+        self._settled.append(pair.id)
+        self._aside_count += 1
+
+    def _unreadable(self, pair: Pair, said: str) -> Draft | None:
+        if pair.is_feedback or pair.damage is not None:
+            return None
+        now = datetime.fromtimestamp(self.now(), UTC)
+        return unreadable.draft_of(*self.reader.load(pair), said, self._policy_id, now)
+
+    def _keep(self, database: Engine, pair: Pair, said: str, draft: Draft, error: Exception) -> bool:
+        """Sets the records aside and writes the row that says so; False where even that row is refused.
+
+        Raises `error` where Postgres may be at fault after all: it takes not even this row.
+        """
+        try:
+            with database.begin() as connection:
+                set_aside.put(connection, draft.asked.id, said, self.reader.raw(pair))
+                record(connection, [draft], lambda _: False, max_turns=1, now=draft.asked.started_at)
+        except Exception as refused:
+            if faults.fault_of(refused) is Fault.SERVICE:
+                raise
+            if faults.fault_of(error) is not Fault.RECORD:
+                raise error from refused
+            return False
+        return True
 
     def _record(self, database: Engine, items: Iterable[_Item]) -> Outcome:
         moment = datetime.fromtimestamp(self.now(), UTC)
@@ -188,23 +241,18 @@ class Drainer:
         # A parent may also stand further on in a backlog, however old it is.
         return self.now() - known.since < PATIENCE or self._has_more
 
-    def _put_aside(self, database: Engine, pair: Pair, error: Exception) -> None:
-        said = (
-            str(error.orig if isinstance(error, DBAPIError) else error).replace("\0", "")
-            or type(error).__name__
-        )
-        _log.error("turn %s is set aside: %s", pair.id, said.partition("\n")[0])
-        with database.begin() as connection:
-            turns.put_aside(connection, _uuid(pair.id), said, self.reader.raw(pair))
-        self._settled.append(pair.id)
-        self._aside_count += 1
+    def _late(self) -> list[Pair]:
+        """Requests that ended and are not written."""
+        return [*self._ready, *(item.pair for item in self._waiting.values())]
 
     def report(self, at: float, trouble: str | None = None) -> Report:
         """Where the drainer stands; `trouble` is why nothing can be written just now."""
-        late = [*self._ready, *(item.pair for item in self._waiting.values())]
+        moment = datetime.fromtimestamp(at, UTC)
+        came = [unreadable.time_of(pair.id, moment) for pair in self._late()]
         return Report(
             at=at,
-            oldest=min((_came_at(pair.id) for pair in late), default=None),
+            oldest=min((known.timestamp() for known in came if known is not None), default=None),
+            advanced_at=self.advanced_at,
             waiting={
                 "reply": self.reader.waiting,
                 "parent": len(self._waiting),
@@ -215,19 +263,24 @@ class Drainer:
             trouble=trouble,
         )
 
-    def _housekeep(self, database: Engine) -> None:
+    def _beat(self, database: Engine) -> None:
+        """Says in Postgres that the drainer lives; before the work that may fail, so that this is seen."""
         now = self.now()
-        if now - self._beat_at >= BEAT:
-            doing = "idle" if self.is_idle else "draining"
-            detail = {
-                "in_flight": self.reader.waiting,
-                "to_write": len(self._ready),
-                "waiting_for_parent": len(self._waiting),
-            }
-            with database.begin() as connection:
-                processes.beat(connection, "drainer", doing, None, detail)
-            self._beat_at = now
-        # A session whose turns are still in the spool only looks idle.
+        if now - self._beat_at < BEAT:
+            return
+        detail = {
+            "in_flight": self.reader.waiting,
+            "to_write": len(self._ready),
+            "waiting_for_parent": len(self._waiting),
+            "advanced_ago": round(max(0.0, now - self.advanced_at), 1) if self._late() else 0.0,
+        }
+        with database.begin() as connection:
+            processes.beat(connection, "drainer", "idle" if self.is_idle else "draining", None, detail)
+        self._beat_at = now
+
+    def _close_idle(self, database: Engine) -> None:
+        """Ends sessions that nobody went on with. One whose turns are still in the spool only looks idle."""
+        now = self.now()
         if now - self._sweep_at >= SWEEP and self.is_idle:
             moment = datetime.fromtimestamp(now, UTC)
             since = moment - timedelta(seconds=self.config.session.idle_seconds)
@@ -235,18 +288,6 @@ class Drainer:
                 sessions.close_idle(connection, since, moment)
                 relink.sweep(connection, moment)
             self._sweep_at = now
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether Postgres, or the way to it, refuses a row's values; else the trouble is Postgres itself."""
-    state = getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
-    too_large = state is not None and state.startswith("54")  # psycopg takes it for an outage
-    return too_large or isinstance(error, DataError | IntegrityError) or not isinstance(error, DBAPIError)
-
-
-def _came_at(turn_id: str) -> float:
-    """When a request came, in seconds since 1970: a UUIDv7 begins with it."""
-    return (_uuid(turn_id).int >> 80) / 1000
 
 
 def _uuid(turn_id: str) -> UUID:

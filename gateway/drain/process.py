@@ -11,8 +11,9 @@ from collections.abc import Callable
 from functools import partial
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from gateway.drain import report
 from gateway.drain.drainer import Drainer
 from gateway.drain.report import Reporter
 from gateway.spool.reader import SpoolReader, only_drainer
@@ -32,7 +33,7 @@ LAST_PASSES = 50  # after the signal to stop
 
 Wait = Callable[[float], object]
 #: What passes by itself, or once an operator has mended it: Postgres is away or full, the disk will not read.
-TROUBLES = (DBAPIError, DatabaseError, EmbeddedError, OSError)
+TROUBLES = (SQLAlchemyError, DatabaseError, EmbeddedError, OSError)
 
 
 def main(config: Config) -> None:
@@ -47,8 +48,11 @@ def main(config: Config) -> None:
     while not stop.is_set():
         with only_drainer(folder) as is_alone:
             if is_alone:
-                drainer = Drainer(config, SpoolReader(folder))
-                reporter = Reporter(StatePaths.for_config(config).metrics / "drainer.json", drainer.now)
+                told = StatePaths.for_config(config).metrics / report.FILE
+                # A drainer that dies again and again does not advance, however young each of them is.
+                before = (report.read(told) or {}).get("advanced_at", 0.0)
+                drainer = Drainer(config, SpoolReader(folder), advanced_at=before)
+                reporter = Reporter(told, drainer.now)
                 run(drainer, lambda: connect(config), stop, reporter=reporter)
             else:
                 _log.info("another drainer has %s: standing by", folder)

@@ -12,7 +12,7 @@ class BulkReader:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._length = os.fstat(descriptor).st_size
+        self.length = os.fstat(descriptor).st_size  # bytes of the file when it was opened
         self._start = 0
         self._data = b""
 
@@ -23,7 +23,7 @@ class BulkReader:
             CorruptRecordError: there is no record here.
         """
         found = self._decode(offset)
-        left = self._length - offset
+        left = self.length - offset
         if found is not None or left <= 0:
             return found
         self._load(offset, min(_PIECE, left))
@@ -38,7 +38,7 @@ class BulkReader:
 
     def resume(self, offset: int) -> int | None:
         """The offset of the next whole record behind damaged bytes; None where there is none."""
-        rest = os.pread(self._descriptor, self._length - offset, offset)
+        rest = os.pread(self._descriptor, max(0, self.length - offset), offset)
         at = rest.find(spool.MAGIC)
         while at >= 0:
             try:

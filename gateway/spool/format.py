@@ -77,6 +77,17 @@ def decode(buffer: bytes | memoryview, offset: int = 0) -> tuple[Record, int] | 
     payload = view[offset + _HEAD.size : end]
     if zlib.crc32(payload) != checksum:
         raise CorruptRecordError(f"the record at byte {offset} fails its checksum")
-    (meta_length,) = _META.unpack_from(payload)
-    body_at = _META.size + meta_length
-    return Record(_KINDS[kind], orjson.loads(payload[_META.size : body_at]), bytes(payload[body_at:])), end
+    meta, body_at = _meta_of(payload, offset)
+    return Record(_KINDS[kind], meta, bytes(payload[body_at:])), end
+
+
+def _meta_of(payload: memoryview, offset: int) -> tuple[dict[str, Any], int]:
+    """The meta and where the body begins. Raises CorruptRecordError."""
+    try:
+        (length,) = _META.unpack_from(payload)
+        meta = orjson.loads(payload[_META.size : _META.size + length])
+    except (struct.error, orjson.JSONDecodeError) as error:
+        raise CorruptRecordError(f"the meta of the record at byte {offset} cannot be read") from error
+    if not isinstance(meta, dict):
+        raise CorruptRecordError(f"the meta of the record at byte {offset} is no JSON object")
+    return meta, _META.size + length

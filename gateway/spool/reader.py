@@ -37,6 +37,7 @@ class Pair:
     request: Where
     reply: Where | None
     is_feedback: bool = False
+    damage: str | None = None  # why the bytes at `request` are no record; None: they are one
 
     @property
     def size(self) -> int:
@@ -104,7 +105,14 @@ class SpoolReader:
         return len(self._requests)
 
     def load(self, pair: Pair) -> tuple[spool.Record, spool.Record | None]:
-        """The records of a pair. Raises OSError and CorruptRecordError where they changed since the scan."""
+        """The records of a pair.
+
+        Raises:
+            CorruptRecordError: they are damaged, or changed since the scan.
+            OSError: the disk cannot be read.
+        """
+        if pair.damage is not None:
+            raise spool.CorruptRecordError(pair.damage)
         records = () if pair.is_feedback else self._read_now.pop(pair.id, ())
         known = {record.kind: record for record in records}
         request = known.get(spool.Kind.REQUEST) or _decoded(pair.request)
@@ -161,41 +169,63 @@ class SpoolReader:
             segment.path.open("rb") as file,
         ):  # unused ones are removed
             bulk = BulkReader(file.fileno())
-            while used < budget and (record := self._next(segment, bulk)) is not None:
-                used += record[1].size
-                self._take(segment, *record, pairs)
+            while used < budget and (found := self._next(segment, bulk)) is not None:
+                used += found[1].size
+                self._take(segment, *found, pairs)
         segment.is_at_end = used < budget
         return used
 
-    def _next(self, segment: _Segment, bulk: BulkReader) -> tuple[spool.Record, Where] | None:
-        """The next whole record; None at the end, and at a torn one that may still be completed."""
-        while True:
-            try:
-                decoded = bulk.record(segment.offset)
-            except spool.CorruptRecordError as error:
-                resumed = bulk.resume(segment.offset + 1)
-                if resumed is None:
-                    return None
-                _log.error("%s: %s; %d bytes are skipped", segment.path.name, error, resumed - segment.offset)
-                segment.offset = resumed
-                continue
-            if decoded is None:
-                return None
-            where = Where(segment.path, segment.offset, decoded[1])
-            segment.offset += decoded[1]
-            return decoded[0], where
+    def _next(self, segment: _Segment, bulk: BulkReader) -> tuple[spool.Record | str, Where] | None:
+        """The next whole record, or what is wrong with the bytes before it; None at the end of the segment.
 
-    def _take(self, segment: _Segment, record: spool.Record, where: Where, pairs: list[Pair]) -> None:
-        turn_id = str(record.meta.get("id"))  # one without an id is set aside when its turn is made
-        if record.kind is spool.Kind.REQUEST:
+        A record that the segment ends in is the end too: its writer may still complete it, or died in it.
+        """
+        start = segment.offset
+        found: spool.Record | str
+        try:
+            decoded = bulk.record(start)
+        except spool.CorruptRecordError as error:
+            found, end = str(error), bulk.resume(start + 1)
+            if end is None and segment.is_closed:
+                end = bulk.length
+        else:
+            if decoded is not None:
+                found, end = decoded[0], start + decoded[1]
+            elif segment.is_closed:  # a damaged length reads like the end
+                found, end = f"the record at byte {start} has no end", bulk.resume(start + 1)
+            else:
+                return None
+        if end is None:
+            return None
+        segment.offset = end
+        return found, Where(segment.path, start, end - start)
+
+    def _take(self, segment: _Segment, record: spool.Record | str, where: Where, pairs: list[Pair]) -> None:
+        if isinstance(record, str):
+            self._take_damaged(segment, where, record, pairs)
+            return
+        turn_id = record.meta.get("id")
+        if not isinstance(turn_id, str):
+            self._take_damaged(segment, where, "the record has no id", pairs)
+        elif record.kind is spool.Kind.REQUEST:
             self._requests[turn_id] = where
             self._read_now[turn_id] = [record]
             segment.unsettled[turn_id] = where.offset
-            return
-        if record.kind is spool.Kind.FEEDBACK:
+        elif record.kind is spool.Kind.FEEDBACK:
             segment.unsettled.setdefault(turn_id, where.offset)  # sent twice under one key, it is one
             pairs.append(Pair(turn_id, where, None, is_feedback=True))
-            return
+        else:
+            self._take_reply(segment, turn_id, record, where, pairs)
+
+    def _take_damaged(self, segment: _Segment, where: Where, damage: str, pairs: list[Pair]) -> None:
+        """Bytes that belong to no turn: they are kept under the name of their place."""
+        name = f"{segment.path.name}:{where.offset}"
+        segment.unsettled[name] = where.offset
+        pairs.append(Pair(name, where, None, damage=damage))
+
+    def _take_reply(
+        self, segment: _Segment, turn_id: str, record: spool.Record, where: Where, pairs: list[Pair]
+    ) -> None:
         request = self._requests.pop(turn_id, None)
         if request is None:  # settled before a restart
             return

@@ -11,7 +11,7 @@ STEPS = ("seen", "recorded", "main", "next state", "scored", "counted", "in a ba
 
 #: The step that a turn dropped for this reason did not reach: one line for each of `store.stages.REASONS`.
 LOST_BEFORE: dict[str, str] = {
-    **dict.fromkeys(("side", "endpoint"), "main"),
+    **dict.fromkeys(("side", "endpoint", "unreadable"), "main"),
     **dict.fromkeys(
         ("status", "no_ids", "no_logprobs", "logprob_count_mismatch", "logprob_not_finite"), "next state"
     ),

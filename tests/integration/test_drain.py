@@ -107,7 +107,7 @@ def test_what_a_killed_worker_left_is_adopted_and_interrupted(ferry):
     ferry.worker.die()
     ferry.clock += 2
     ferry.drain()
-    assert [(row.id, row.status) for row in ferry.rows()] == [(done, "ok"), (lost, "interrupted")]
+    assert {row.id: row.status for row in ferry.rows()} == {done: "ok", lost: "interrupted"}
     assert ferry.state(lost) == ("dropped", "status", None)
     assert segments(ferry) == []
 
@@ -150,14 +150,19 @@ def test_damaged_bytes_are_skipped_and_what_follows_is_read(ferry):
     assert [row.id for row in ferry.rows()] == [turn]
 
 
-def test_a_row_that_postgres_refuses_is_set_aside_and_blocks_nobody(ferry, db):
+def test_a_row_that_postgres_refuses_says_so_and_blocks_nobody(ferry, db):
     good = ferry.say([user("1")], "A")
     bad = ferry.worker.ask(ferry.clock, [user("2")])
     ferry.worker.answer(bad, ferry.clock + 1, outcome="no such outcome")
     child = ferry.say([user("1"), assistant("A"), user("2")])
     ferry.drain()
-    assert [row.id for row in ferry.rows()] == [good, child]
+    assert {row.id: row.untrainable_reason for row in ferry.rows()} == {
+        good: None,
+        UUID(bad): "unreadable",
+        child: None,
+    }
     assert ferry.row(child).parent_id == good
+    assert ferry.row(UUID(bad)).status == "interrupted"
     with db.connect() as connection:
         aside = connection.execute(select(set_aside)).one()
     assert aside.id == UUID(bad)
@@ -167,11 +172,24 @@ def test_a_row_that_postgres_refuses_is_set_aside_and_blocks_nobody(ferry, db):
     assert ferry.drain() == 0
 
 
-@pytest.mark.parametrize("broken", [{"id": "no uuid"}, {"at_ns": None}, {"session": {"wrong": 1}}])
-def test_a_record_that_makes_no_turn_is_set_aside(ferry, db, broken):
+@pytest.mark.parametrize("broken", [{"at_ns": None}, {"session": {"wrong": 1}}, {"headers": "x"}])
+def test_a_record_that_makes_no_turn_is_kept_and_shown(ferry, db, broken):
     meta = request_meta(turn_id(ferry.clock), ferry.clock) | broken
     ferry.worker.request(meta, request_body([user("x")]))
     ferry.worker.reply(reply_meta(meta["id"], ferry.clock + 1), reply_body("X"))
+    good = ferry.say([user("1")])
+    ferry.drain()
+    reasons = {row.id: row.untrainable_reason for row in ferry.rows()}
+    assert reasons == {UUID(meta["id"]): "unreadable", good: None}
+    assert count(db, set_aside) == 1
+
+
+@pytest.mark.parametrize(
+    "turn", ["no uuid", "00000000000000000000000000000001", "ffffffffffff7fffbfffffffffffffff"]
+)
+def test_a_record_with_an_id_of_nobodys_is_only_set_aside(ferry, db, turn):
+    ferry.worker.request(request_meta(turn, ferry.clock) | {"at_ns": None}, request_body([user("x")]))
+    ferry.worker.reply(reply_meta(turn, ferry.clock + 1), reply_body("X"))
     good = ferry.say([user("1")])
     ferry.drain()
     assert [row.id for row in ferry.rows()] == [good]
@@ -385,4 +403,4 @@ def test_a_record_without_an_id_is_set_aside(ferry, db):
     good = ferry.say([user("1")])
     ferry.drain()
     assert [row.id for row in ferry.rows()] == [good]
-    assert count(db, set_aside) == 1
+    assert count(db, set_aside) == 2  # nothing says that the two belong together

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import DBAPIError
 
 from gateway.drain import process as drain
 from store.tables import set_aside
@@ -71,15 +72,48 @@ def test_a_full_postgres_is_waited_for_quietly_and_goes_on_by_itself(ferry, db, 
 
 
 @pytest.mark.parametrize("state", ["54000", "22P05", "23514"])
-def test_a_row_that_postgres_cannot_hold_is_set_aside_and_the_batch_goes_on(ferry, db, state):
+def test_a_row_that_postgres_cannot_hold_says_so_and_the_batch_goes_on(ferry, db, state):
     refusing(db, state)  # program_limit_exceeded, untranslatable_character, check_violation
     good = [ferry.say([user("1")])]
     bad = ferry.say([user("2")], "refuse me")
     good.append(ferry.say([user("3")]))
     ferry.drain()
-    assert [row.id for row in ferry.rows()] == good
+    reasons = {row.id: (row.untrainable_reason, row.error) for row in ferry.rows()}
+    assert reasons == {good[0]: (None, None), bad: ("unreadable", reasons[bad][1]), good[1]: (None, None)}
+    assert reasons[bad][1].startswith("no\n")
     with db.connect() as connection:
         assert connection.scalars(select(set_aside.c.id)).all() == [bad]
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_an_error_that_may_be_anybodys_is_tried_twice_and_then_a_records(ferry, db, number):
+    """Alone or among others: Postgres takes the row that says so, and so is not at fault itself."""
+    refusing(db, "XX000")  # internal_error
+    bad = ferry.say([user("2")], "refuse me")
+    good = [ferry.say([user(f"{n}")]) for n in range(number - 1)]
+    with pytest.raises(DBAPIError):
+        ferry.drainer.drain_once(db)
+    assert ferry.rows() == []
+    ferry.drain()
+    assert {row.id: row.untrainable_reason for row in ferry.rows()} == {
+        bad: "unreadable",
+        **dict.fromkeys(good),
+    }
+
+
+def test_a_postgres_that_takes_no_row_at_all_is_waited_for(ferry, db):
+    """A table that lacks a column: nothing is set aside, however often it fails."""
+    with db.begin() as connection:
+        connection.exec_driver_sql("alter table turns rename column engine to engine_of_old")
+    said = [ferry.say([user(f"{n}")]) for n in range(5)]
+    for _ in range(4):
+        with pytest.raises(DBAPIError):
+            ferry.drainer.drain_once(db)
+    with db.begin() as connection:
+        assert connection.execute(select(set_aside)).all() == []
+        connection.exec_driver_sql("alter table turns rename column engine_of_old to engine")
+    ferry.drain()
+    assert [row.id for row in ferry.rows()] == said
 
 
 def test_a_drainer_whose_connections_are_ended_again_and_again_is_not_poisoned(ferry, db):
