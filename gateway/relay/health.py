@@ -89,6 +89,9 @@ class Health:
         warnings += [f"{e.url}: {e.reason}" for e in engines if e.state == "ready" and e.reason is not None]
         if self._spool.used_share >= WARN_SHARE:
             warnings.append(f"the spool is {self._spool.used_share:.0%} full: is the drainer running?")
+        standstill = self.metrics.standstill(time.time())
+        if standstill is not None:
+            warnings.append(f"turns wait in the spool and the drainer does not advance: {standstill}")
         if self._spool.problem is not None:
             warnings.append(f"turns are not recorded: {self._spool.problem}")
         if self._spool.lost:

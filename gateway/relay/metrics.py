@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from gateway.drain import report
 from gateway.spool.writer import SpoolWriter
 
 EVERY = 1.0  # seconds between two writes of a worker's counts
@@ -32,9 +33,9 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "dukou_drain_lag_seconds": ("gauge", "Age of the oldest ended request that is not in Postgres yet."),
     "dukou_drain_waiting_turns": ("gauge", "Requests in the spool, by what they wait for."),
     "dukou_drain_settled_total": ("counter", "Requests moved to Postgres."),
-    "dukou_drain_set_aside_total": ("counter", "Requests that Postgres refused, kept in set_aside."),
+    "dukou_drain_set_aside_total": ("counter", "Requests that could not become turns, kept in set_aside."),
+    "dukou_drain_stalled": ("gauge", "1 while turns wait in the spool and the drainer does not advance."),
 }
-_DRAINER_SILENT = 15.0  # seconds
 
 
 class Stopwatch:
@@ -101,8 +102,15 @@ class Metrics:
         for pid, counts in sorted(_workers(self._folder).items()):
             for name, found in _of_worker(pid, counts).items():
                 samples.setdefault(name, []).extend(found)
-        samples |= _of_drainer(_read(self._folder / "drainer.json"), now)
+        drainer = report.read(self._folder / report.FILE)
+        samples |= _of_drainer(drainer, now)
+        stalled = report.standstill(drainer, self._spool.waiting_bytes, now) is not None
+        samples["dukou_drain_stalled"] = [({}, int(stalled))]
         return render(samples)
+
+    def standstill(self, now: float) -> str | None:
+        """Why turns wait in the spool and none is written; `now` in seconds since 1970."""
+        return report.standstill(report.read(self._folder / report.FILE), self._spool.waiting_bytes, now)
 
 
 def render(samples: Mapping[str, Iterable[Sample]]) -> str:
@@ -138,18 +146,18 @@ def _of_worker(pid: int, counts: Mapping[str, Any]) -> dict[str, list[Sample]]:
     }
 
 
-def _of_drainer(report: Mapping[str, Any] | None, now: float) -> dict[str, list[Sample]]:
-    if report is None:
+def _of_drainer(told: Mapping[str, Any] | None, now: float) -> dict[str, list[Sample]]:
+    if told is None:
         return {"dukou_drain_up": [({}, 0)]}
-    up = now - report["at"] < _DRAINER_SILENT and report["trouble"] is None
+    up = now - told["at"] < report.SILENT and told["trouble"] is None
     samples: dict[str, list[Sample]] = {
         "dukou_drain_up": [({}, int(up))],
-        "dukou_drain_waiting_turns": [({"for": what}, n) for what, n in report["waiting"].items()],
-        "dukou_drain_settled_total": [({}, report["settled"])],
-        "dukou_drain_set_aside_total": [({}, report["set_aside"])],
+        "dukou_drain_waiting_turns": [({"for": what}, n) for what, n in told["waiting"].items()],
+        "dukou_drain_settled_total": [({}, told["settled"])],
+        "dukou_drain_set_aside_total": [({}, told["set_aside"])],
     }
-    if report["oldest"] is not None:
-        samples["dukou_drain_lag_seconds"] = [({}, max(0.0, now - report["oldest"]))]
+    if told["oldest"] is not None:
+        samples["dukou_drain_lag_seconds"] = [({}, max(0.0, now - told["oldest"]))]
     return samples
 
 

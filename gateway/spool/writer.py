@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.spool.format import Kind, encode
+from gateway.spool.positions import Positions
 from store.config_serving import Spool
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,10 @@ class SpoolWriter:
         self.problem: str | None = None  # why, while it lasts
         self._said: dict[str, float] = {}  # trouble → when it was last logged
         self._folder = folder
+        self._positions = Positions(folder / "positions.json")
         self._settings = settings
+        #: Bytes of the whole spool that are not in Postgres yet, as of the last second.
+        self.waiting_bytes = 0
         self._prefix = f"{os.getpid()}-{time.time_ns()}"
         self._number = 0
         self._segments: list[_Segment] = []  # the last one is written to
@@ -199,18 +203,20 @@ class SpoolWriter:
                 logger.warning("the spool is %.0f%% full: is the drainer running?", 100 * self.used_share)
 
     def _measure(self) -> None:
-        others = own = 0
+        others = own = waiting = 0
+        drained = self._positions.load()
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
                 if not entry.name.endswith(".seg"):
                     continue
                 with contextlib.suppress(FileNotFoundError):  # the drainer deletes what it has read
                     size = entry.stat().st_size
+                    waiting += max(0, size - drained.get(entry.name, 0))
                     if entry.name.startswith(self._prefix):
                         own += size
                     else:
                         others += size
-        self._others_bytes, self._own_bytes = others, own
+        self._others_bytes, self._own_bytes, self.waiting_bytes = others, own, waiting
 
     def _complain(self, problem: str) -> None:
         self.problem = problem

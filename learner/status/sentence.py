@@ -49,6 +49,19 @@ def _no_tables(facts: Facts) -> Answer:
     return Answer("no_tables", "waits for the tables", because, "run `alembic upgrade head`")
 
 
+def _drain_standstill(s: Snapshot, _: Settings) -> Answer | None:
+    if s.standstill is None:
+        return None
+    late, seconds = s.standstill
+    lie = "lies" if late == 1 else "lie"
+    because = f"{_turns(late)} {lie} in the gateway's spool and for {age(seconds)} none was written"
+    beat = s.beat("drainer")
+    change = "the gateway's log says why, and nothing is lost meanwhile"
+    if beat is not None and not beat.alive:
+        change = "start its drainer with `python -m gateway`: nothing is lost meanwhile"
+    return Answer("drain_standstill", "gets no new turns", because, change)
+
+
 def _learner_off(s: Snapshot, _: Settings) -> Answer | None:
     if any(beat.alive and beat.detail.get("trains") for beat in s.beats):
         return None
@@ -256,6 +269,7 @@ def _all_used(s: Snapshot, _: Settings) -> Answer:
 
 
 RULES: tuple[Rule, ...] = (
+    _drain_standstill,
     _learner_off,
     _in_trouble,
     _dry_run,

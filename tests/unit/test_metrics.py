@@ -41,6 +41,7 @@ def test_a_worker_shows_its_own_counts(metrics: Metrics) -> None:
         "dukou_spool_bytes 0",
         "dukou_spool_limit_bytes 1000",
         "dukou_drain_up 0",
+        "dukou_drain_stalled 0",
     }
 
 
@@ -56,7 +57,8 @@ def test_other_workers_counts_are_shown_and_dead_ones_are_removed(metrics: Metri
 
 def report(**changes: object) -> Report:
     waiting = {"reply": 1, "parent": 2, "write": 3}
-    known = {"at": NOW, "oldest": NOW - 7, "waiting": waiting, "settled": 9, "set_aside": 1, "trouble": None}
+    known = {"at": NOW, "oldest": NOW - 7, "advanced_at": NOW, "waiting": waiting}
+    known |= {"settled": 9, "set_aside": 1, "trouble": None}
     return Report(**(known | changes))  # type: ignore[arg-type]
 
 

@@ -1,0 +1,105 @@
+"""Turns wait and none is written: health, metrics and status say so, and why."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.drain.report import BEAT, SILENT, STANDSTILL, Report, Reporter, read, standstill
+from gateway.relay.metrics import EVERY, Metrics
+from gateway.spool.positions import Positions
+from gateway.spool.writer import SpoolWriter
+from learner.status.facts import Facts
+from learner.status.sentence import explain
+from store.config_serving import Spool
+from store.funnel import STANDSTILL as STATUS_STANDSTILL
+from tests.fakes.facts import DRAINER, QUIET, SETTINGS
+
+NOW = 1_700_000_000.0
+FINE = {"at": NOW - 1, "oldest": None, "advanced_at": NOW - 1, "trouble": None}
+
+
+@pytest.mark.parametrize(
+    ("report", "waiting_bytes", "said"),
+    [
+        (None, 0, None),
+        (None, 10, "no drainer has reported"),
+        (FINE, 10, None),
+        (FINE | {"at": NOW - 30}, 0, None),
+        (FINE | {"at": NOW - 30}, 10, "the drainer last reported 30 s ago"),
+        (FINE | {"trouble": "the disk is full"}, 10, "the disk is full"),
+        (FINE | {"trouble": "the disk is full"}, 0, None),
+        (FINE | {"oldest": NOW - 60}, 10, None),  # a backlog that shrinks
+        (FINE | {"oldest": NOW - 60, "advanced_at": NOW - 12}, 10, "nothing was written for 12 s"),
+        ({"at": NOW, "oldest": NOW - 60, "trouble": None}, 10, None),  # an older release's report
+    ],
+)
+def test_a_drainer_that_does_not_advance_is_told_from_one_with_nothing_to_do(
+    report, waiting_bytes, said
+) -> None:
+    assert standstill(report, waiting_bytes, NOW) == said
+
+
+def test_it_is_said_within_ten_seconds() -> None:
+    assert SILENT + EVERY <= 10
+    assert STANDSTILL + BEAT + EVERY <= 10
+    assert STATUS_STANDSTILL + BEAT <= 10
+
+
+def test_a_worker_sees_what_is_not_drained_of_the_whole_spool(tmp_path: Path) -> None:
+    other = tmp_path / "1-1-0.seg"
+    other.write_bytes(b"x" * 100)
+    spool = SpoolWriter(tmp_path, Spool())
+    spool.open()
+    assert spool.waiting_bytes == 100
+    Positions(tmp_path / "positions.json").save({other.name: 60})
+    spool._measure()
+    assert spool.waiting_bytes == 40
+    spool.close()
+
+
+def test_metrics_say_so(tmp_path: Path) -> None:
+    spool = SpoolWriter(tmp_path / "spool", Spool())
+    metrics = Metrics(tmp_path / "metrics", spool)
+    assert "dukou_drain_stalled 0" in metrics.text(NOW)
+    spool.waiting_bytes = 10
+    assert "dukou_drain_stalled 1" in metrics.text(NOW)
+    told = Report(at=NOW, oldest=None, advanced_at=NOW, waiting={}, settled=0, set_aside=0, trouble=None)
+    Reporter(tmp_path / "metrics" / "drainer.json", lambda: NOW).tell(lambda _: told)
+    assert "dukou_drain_stalled 0" in metrics.text(NOW + 1)
+    assert "dukou_drain_stalled 1" in metrics.text(NOW + 9)
+
+
+def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / "drainer.json").write_bytes(b"[1]")
+    assert read(tmp_path / "drainer.json") is None
+
+
+def drainer(**changes: object):
+    """The status sentence's kind beside a drainer like this."""
+    age = changes.pop("age", 1.0)
+    doing = changes.pop("doing", "draining")
+    beat = replace(DRAINER, age=age, doing=doing, detail=dict(DRAINER.detail) | changes)
+    others = tuple(one for one in QUIET.beats if one.name != "drainer")
+    return explain(Facts(SETTINGS, replace(QUIET, beats=(beat, *others))))
+
+
+def test_the_status_sentence_names_a_drainer_that_stands_still() -> None:
+    answer = drainer(to_write=5, advanced_ago=20.0)
+    assert answer.kind == "drain_standstill"
+    assert "5 turns lie in the gateway's spool and for 21s none was written" in answer.sentence()
+    assert "start its drainer" in drainer(to_write=1, advanced_ago=0.0, age=60.0).sentence()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"to_write": 0, "advanced_ago": 0.0, "age": 60.0},
+        {"to_write": 5, "advanced_ago": 1.0},
+        {"to_write": 5},  # an older release's beat
+        {"to_write": 5, "advanced_ago": 20.0, "doing": "stopped"},
+        {"in_flight": 5, "advanced_ago": 20.0},
+    ],
+)
+def test_a_drainer_that_keeps_up_or_ended_in_order_is_not_named(changes: dict[str, object]) -> None:
+    assert drainer(**changes).kind != "drain_standstill"
