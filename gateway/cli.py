@@ -14,6 +14,7 @@ _VERBS = {
     "serve": "one worker only",
     "drain": "the drainer only: spool → Postgres",
     "reconcile": "the reconciler only: live pointer → engines",
+    "aside": "lists records that could not become turns; --again drains them once more",
 }
 
 
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         drain.main(config)
         return 0
+    if asked.verb == "aside":
+        return _aside(config, again=asked.again)
     if asked.verb == "reconcile":
         from gateway.reconcile import process as reconcile
 
@@ -44,6 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from gateway import supervise
 
     return supervise.run(config, asked.config)
+
+
+def _aside(config: "Config", *, again: bool) -> int:
+    from gateway.drain import aside
+    from store.database import DatabaseError
+    from store.embedded import EmbeddedError
+
+    try:
+        return aside.show(config, again=again)
+    except (DatabaseError, EmbeddedError) as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 def exposed(config: "Config") -> str | None:
@@ -64,10 +79,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(f"  {verb:<10} {words}" for verb, words in _VERBS.items()),
     )
-    parser.add_argument("verb", nargs="?", choices=list(_VERBS), metavar="serve|drain|reconcile")
+    parser.add_argument("verb", nargs="?", choices=list(_VERBS), metavar="|".join(_VERBS))
     parser.add_argument("--config", type=Path, help="default: $DUKOU_CONFIG, else ./config.toml")
     parser.add_argument("--host", help="address to listen on (gateway.host)")
     parser.add_argument("--port", type=int, help="port to listen on, 0 for any (gateway.port)")
+    parser.add_argument("--again", action="store_true", help="with aside: drain what is set aside again")
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the supervisor's listening socket
     return parser
 
