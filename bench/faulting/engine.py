@@ -7,6 +7,7 @@ user message's last word, by which client and books know whose answer it is.
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -114,14 +115,15 @@ def _event(choice: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
-async def _serve() -> None:
-    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=512)
+async def serve(protocol: Callable[[], asyncio.Protocol] = Connection) -> None:
+    """Listens on any free port, and prints its URL."""
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, backlog=512)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
     try:
-        asyncio.run(_serve())
+        asyncio.run(serve())
     except KeyboardInterrupt:
         sys.exit(0)

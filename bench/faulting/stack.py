@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,7 @@ from bench.faulting.proxy import Proxy
 from store import database, embedded
 
 ROOT = Path(__file__).resolve().parents[2]
+ENGINE = ("bench.faulting.engine",)
 _READY_SECONDS = 60.0
 
 _CONFIG = """state_dir = "{state}"
@@ -47,12 +49,12 @@ class Stack:
     learner: "subprocess.Popen[bytes] | None" = None
 
     @classmethod
-    async def create(cls, folder: Path, workers: int) -> "Stack":
-        """Makes Postgres with its tables, and the engine."""
+    async def create(cls, folder: Path, workers: int, engine: Sequence[str] = ENGINE) -> "Stack":
+        """Makes Postgres with its tables, and the engine: a module and its arguments."""
         where = await asyncio.to_thread(embedded.ensure_running, folder / "state")
         await asyncio.to_thread(database.upgrade, where)
         stack = cls(folder, workers, Proxy(f"{make_url(where).query['host']}/.s.PGSQL.5432"), _free_port())
-        stack.engine = stack._start("bench.faulting.engine", stdout=subprocess.PIPE)
+        stack.engine = stack._start(*engine, stdout=subprocess.PIPE)
         return stack
 
     async def start(self) -> None:

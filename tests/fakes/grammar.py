@@ -4,7 +4,7 @@ Strategies give bytes. `examples` takes a list out of a strategy, for tests that
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -243,8 +243,13 @@ ENDINGS: Strategy = st.dictionaries(
 ).filter(_can_be_written)
 
 
-def examples(strategy: st.SearchStrategy[T], count: int) -> list[T]:
-    """`count` values, or some fewer: the same at every call, unless the profile asks for fresh ones."""
+def examples(
+    strategy: st.SearchStrategy[T], count: int, decorate: Callable[[Any], Any] = lambda test: test
+) -> list[T]:
+    """`count` values, or some fewer: the same at every call, unless the profile asks for fresh ones.
+
+    `decorate`: of Hypothesis, like its `seed`.
+    """
     found: list[T] = []
 
     @settings(
@@ -256,5 +261,5 @@ def examples(strategy: st.SearchStrategy[T], count: int) -> list[T]:
     def collect(value: T) -> None:
         found.append(value)
 
-    collect()
+    decorate(collect)()
     return found

@@ -1,0 +1,1 @@
+"""Parts of the hostile bench: an engine that answers badly, and the digest of the code that was measured."""
