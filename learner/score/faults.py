@@ -1,21 +1,20 @@
 """What went wrong with a call, from LiteLLM's exceptions to a vote's status. Imported after litellm."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import httpx
 import openai
 from litellm import exceptions
 
+from learner.score.refused import is_spent, wait
+
 CONTEXT_OVERFLOW = "context_overflow"
 
 #: Everything that LiteLLM raises for a call that did not work.
 CALL_ERRORS = (openai.OpenAIError, exceptions.BudgetExceededError)
 
-_SPENT = re.compile(
-    r"insufficient[_ ]quota|budget (has been )?exceeded|exceeded (your|the) .{0,20}(quota|budget)", re.I
-)
 _TOO_LONG = re.compile(
     r"context[ _-]?(length|window)|maximum context|too many (input )?tokens|(prompt|input) is too long", re.I
 )
@@ -44,20 +43,19 @@ class Fault:
 def fault(error: Exception) -> Fault:
     """Sorts an exception of CALL_ERRORS."""
     message = str(error)
-    response = getattr(error, "response", None)
-    headers = getattr(response, "headers", None) or getattr(error, "headers", None) or {}
-    return Fault(_status(error, message), headers.get("retry-after"), message)
+    headers, body = _reply(error)
+    return Fault(_status(error, message, body), wait(headers, body), message)
 
 
-def _status(error: Exception, message: str) -> str:
-    if isinstance(error, exceptions.BudgetExceededError) or _SPENT.search(message):
+def _status(error: Exception, message: str, body: str) -> str:
+    code = getattr(error, "status_code", None)
+    if isinstance(error, exceptions.BudgetExceededError) or is_spent(code, body):
         return "http_402"
     if isinstance(error, openai.APITimeoutError):
         return "timeout"
     below = next((cause for cause in _causes(error) if isinstance(cause, httpx.HTTPError)), None)
     if isinstance(below, httpx.TransportError):
         return "unreachable"  # LiteLLM calls it a 500
-    code = getattr(error, "status_code", None)
     if below is None and (code == 500 or _NO_COMPLETION.search(message)):
         return "bad_reply"  # nobody answered 500: LiteLLM could not read the reply
     if isinstance(error, exceptions.ContextWindowExceededError) or (
@@ -65,6 +63,22 @@ def _status(error: Exception, message: str) -> str:
     ):
         return CONTEXT_OVERFLOW
     return f"http_{code}" if isinstance(code, int) and code >= 400 else "bad_reply"
+
+
+def _reply(error: Exception) -> tuple[Mapping[str, str], str]:
+    """Headers and text of the reply itself. LiteLLM's own exceptions often have neither, but what caused
+    them has."""
+    responses = [getattr(cause, "response", None) for cause in (error, *_causes(error))]
+    known = [response for response in responses if isinstance(response, httpx.Response)]
+    headers = next((response.headers for response in reversed(known) if response.headers), {})
+    return headers, next((text for response in reversed(known) if (text := _text(response))), "")
+
+
+def _text(response: httpx.Response) -> str:
+    try:
+        return response.text
+    except httpx.StreamError:  # it was never read
+        return ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -40,9 +40,9 @@ def says(content: str | None, *, finish: str = "stop", reasoning: str | None = N
     return Reply(body=json.dumps(body).encode())
 
 
-def fails(status: int, message: str = "no", **headers: str) -> Reply:
-    """An error in OpenAI's envelope; header names are given with underscores."""
-    body = {"error": {"message": message, "type": "error", "param": None, "code": None}}
+def fails(status: int, message: str = "no", *, kind: str = "error", **headers: str) -> Reply:
+    """An error in OpenAI's envelope, of this type; header names are given with underscores."""
+    body = {"error": {"message": message, "type": kind, "param": None, "code": None}}
     return Reply(status, json.dumps(body).encode(), {k.replace("_", "-"): v for k, v in headers.items()})
 
 

@@ -117,7 +117,9 @@ def test_whether_a_schema_is_asked_for_can_be_set(ask, model, structured, asked)
         (fails(402), "http_402"),
         (fails(403), "http_403"),
         (fails(404), "http_404"),
-        (fails(429, "Budget has been exceeded! Current cost: 2"), "http_402"),
+        (fails(429, "Budget has been exceeded! Current cost: 2", kind="budget_exceeded"), "http_402"),
+        (fails(429, "You exceeded your current quota. Please retry in 26 s."), "http_429"),
+        (fails(400, "Your credit balance is too low to access the API."), "http_402"),
         (fails(429), "http_429"),
         (HANG, "timeout"),
         (says("I cannot evaluate this."), "unparsable"),
@@ -292,6 +294,34 @@ def test_a_rate_limit_holds_back_every_thread_until_the_named_time(clock):
         clock.forward(0.2)
         assert [ballot.vote.value for ballot in in_parallel(everybody)] == [1] * 8
         assert len(fake.requests) == 10
+
+
+@pytest.mark.parametrize("model", ["openai/m", "deepseek/m", "anthropic/m"])
+@pytest.mark.parametrize(
+    ("reply", "seconds"),
+    [
+        (fails(429, "You exceeded your current quota. Please retry in 26 s."), 26),
+        (fails(429, "Too many concurrent requests", retry_after="7"), 7),
+        (fails(429, "concurrency quota exceeded", retry_after_ms="4000"), 4),
+    ],
+)
+def test_a_limit_of_the_moment_is_waited_for_as_long_as_it_was_said_to_last(clock, model, reply, seconds):
+    with FakeJudge(lambda n, body: reply) as fake:
+        judge = LLMJudge(settings(fake.url, model=model), clock=clock)
+        assert judge.vote(CASE, 0).vote.status == "http_429"
+        clock.forward(seconds - 0.1)
+        assert "rate-limited" in judge.waiting()
+        clock.forward(0.2)
+        assert judge.waiting() is None
+
+
+@pytest.mark.parametrize("model", ["openai/m", "deepseek/m", "anthropic/m"])
+def test_an_empty_account_pauses_the_channel_whoever_says_so(clock, model):
+    with FakeJudge(lambda n, body: fails(429, "Please retry in 1 s.", kind="insufficient_quota")) as fake:
+        judge = LLMJudge(settings(fake.url, model=model), clock=clock)
+        assert judge.vote(CASE, 0).vote.status == "http_402"
+        clock.forward(60)
+        assert "no money" in judge.waiting()
 
 
 def test_equal_questions_are_all_asked_even_where_somebody_caches(ask, monkeypatch):
