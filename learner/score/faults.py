@@ -70,8 +70,9 @@ def _reply(error: Exception) -> tuple[Mapping[str, str], str]:
     them has."""
     responses = [getattr(cause, "response", None) for cause in (error, *_causes(error))]
     known = [response for response in responses if isinstance(response, httpx.Response)]
-    headers = next((response.headers for response in reversed(known) if response.headers), {})
-    return headers, next((text for response in reversed(known) if (text := _text(response))), "")
+    headers = [response.headers for response in known if response.headers]
+    texts = [text for response in known if (text := _text(response))]
+    return (headers[-1] if headers else {}), (texts[-1] if texts else "")
 
 
 def _text(response: httpx.Response) -> str:

@@ -1,6 +1,8 @@
 r"""A judge's answer to a verdict: strict, and never a guess. Pure.
 
-What counts is the last of `\boxed{-1|0|+1}` and `{"score": -1|0|1}`, outside thinking and quotations.
+What counts is `\boxed{-1|0|+1}` or `{"score": -1|0|1}`, outside thinking and quotations. Where a reply has
+several, they must agree, or the last must stand alone at the end, on lines of its own: a judge that repeats
+what it was told to say has contradicted itself, and which of the two it meant is a guess.
 Numbers in prose, other scales, prefixes and cut-off JSON are unparsable: a missing vote, not a 0.
 Accepted spellings: `1`, `+1`, `-1`, `−1`, `0`, `1.0`, the same in quotes or `\text{}`, with outer blanks.
 Not accepted: full-width digits, decimal commas, `1e0`, fractions, `true`. `null` is an abstention.
@@ -8,6 +10,7 @@ Not accepted: full-width digits, decimal commas, `1e0`, fractions, `true`. `null
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +29,8 @@ _QUOTED_BOX = re.compile(r'"[^"\n]*\\boxed[^"\n]*"')
 _FENCE = re.compile(r"\A```(?:json)?\s*\n?(.*?)\n?```\Z", re.S | re.I)
 _BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _TEXT = re.compile(r"\A\\(?:text|mathrm|mathbf)\s*\{(.*)\}\Z", re.S)
+_ELSEWHERE = "…"  # what a quotation leaves behind: a verdict beside it does not stand alone
+_MARKUP = " \t\r\n*$"  # Markdown or LaTeX around a verdict
 _VALUES = {
     "-1": -1,
     "−1": -1,
@@ -48,7 +53,18 @@ class Parsed:
     hint: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A verdict that a text declares, and where."""
+
+    start: int
+    end: int
+    said: Parsed
+
+
 _NOTHING = Parsed(UNPARSABLE)
+_Object = tuple[tuple[str, Any], ...]  # a JSON object with all its fields, those of one name too
+_DECODER = json.JSONDecoder(object_pairs_hook=tuple)
 
 
 def parse(text: str) -> Parsed:
@@ -58,7 +74,7 @@ def parse(text: str) -> Parsed:
     whole = _as_object(fenced[1] if fenced else said)
     if whole is not None:
         return _from_object(whole)
-    return _last(_QUOTED.sub(" ", said))
+    return _declared(_QUOTED.sub(_ELSEWHERE, said))
 
 
 def without_thinking(text: str) -> str:
@@ -66,58 +82,76 @@ def without_thinking(text: str) -> str:
     return _THINKING_END.sub("", _THINKING.sub(" ", text))
 
 
-def _last(text: str) -> Parsed:
-    found: list[tuple[int, Parsed]] = []
+def _declared(text: str) -> Parsed:
+    found = sorted(_verdicts(text), key=lambda verdict: verdict.start)
+    if not found:
+        return _NOTHING
+    last = found[-1]
+    agree = len({(verdict.said.status, verdict.said.value) for verdict in found}) == 1
+    return last.said if agree or _alone_at_the_end(text, last) else _NOTHING
+
+
+def _verdicts(text: str) -> Iterator[_Found]:
     for start, end, value in _objects(text):
-        if _field(value, "score") is not _MISSING:
-            found.append((start, _from_object(value)))
+        if _fields(value, "score"):
+            yield _Found(start, end, _from_object(value))
         text = text[:start] + " " * (end - start) + text[end:]  # a box inside JSON is no box
     text = _QUOTED_BOX.sub(lambda match: " " * len(match[0]), text)
-    found += [(match.start(), _from_scalar(match[1].strip())) for match in _BOXED.finditer(text)]
-    return max(found, key=lambda item: item[0], default=(0, _NOTHING))[1]
+    for match in _BOXED.finditer(text):
+        yield _Found(match.start(), match.end(), _from_scalar(match[1].strip()))
 
 
-def _objects(text: str) -> list[tuple[int, int, dict[str, Any]]]:
+def _alone_at_the_end(text: str, last: _Found) -> bool:
+    """Whether nothing else stands on its lines, and nothing after it but the end of a fence."""
+    before = text[: last.start].rpartition("\n")[2]
+    return not before.strip(_MARKUP) and not text[last.end :].replace("\n```", "").strip(_MARKUP)
+
+
+def _objects(text: str) -> list[tuple[int, int, _Object]]:
     """The outermost JSON objects in a text, with their spans."""
-    decoder, at = json.JSONDecoder(), text.find("{")
-    found: list[tuple[int, int, dict[str, Any]]] = []
+    at = text.find("{")
+    found: list[tuple[int, int, _Object]] = []
     while at >= 0:
         try:
-            value, end = decoder.raw_decode(text, at)
+            value, end = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
             end = at + 1
         else:
-            if isinstance(value, dict):
+            if isinstance(value, tuple):
                 found.append((at, end, value))
         at = text.find("{", end)
     return found
 
 
-def _as_object(text: str) -> dict[str, Any] | None:
+def _as_object(text: str) -> _Object | None:
     try:
-        value = json.loads(text)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, tuple) else None
 
 
-_MISSING = object()
+def _fields(value: _Object, name: str) -> list[Any]:
+    return [field for key, field in value if key.casefold() == name]
 
 
-def _field(value: dict[str, Any], name: str) -> Any:
-    return next((v for k, v in value.items() if k.casefold() == name), _MISSING)
-
-
-def _from_object(value: dict[str, Any]) -> Parsed:
-    score, hint = _field(value, "score"), _field(value, "hint")
-    if score is _MISSING:
+def _from_object(value: _Object) -> Parsed:
+    said = {_from_score(score) for score in _fields(value, "score")}
+    if len(said) != 1:  # none, or several that contradict each other
         return _NOTHING
+    [parsed] = said
+    hint = next(iter(_fields(value, "hint")), None)
+    if parsed.status != OK or not isinstance(hint, str):
+        return parsed
+    return Parsed(OK, parsed.value, hint.strip() or None)
+
+
+def _from_score(score: Any) -> Parsed:
     if score is None:
         return Parsed(ABSTAINED)
     if isinstance(score, bool) or not isinstance(score, int | float | str):
         return _NOTHING
-    parsed = _from_scalar(str(score).strip())
-    return Parsed(parsed.status, parsed.value, hint.strip() or None) if isinstance(hint, str) else parsed
+    return _from_scalar(str(score).strip())
 
 
 def _from_scalar(text: str) -> Parsed:
