@@ -39,7 +39,7 @@ class Judge(Section):
     case_characters: Annotated[int, Field(ge=2000)] = Field(
         28_000, description="of request, answer and next state that a judge sees; more is cut in the middle"
     )
-    rubric: str = Field("default@1", min_length=1, description="a file in rubrics_dir or the built-in folder")
+    rubric: str = Field("default@2", min_length=1, description="a file in rubrics_dir or the built-in folder")
     rubrics_dir: str = Field("", description="folder of your own rubrics, <name>@<version>.md")
     rubric_for: list[str] = Field(
         default_factory=list,

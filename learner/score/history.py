@@ -20,8 +20,8 @@ from sqlalchemy import Engine
 from learner.score.judge import Judge
 from learner.score.parallel import in_parallel
 from learner.score.polling import Polling
-from learner.score.render import suspects_injection
 from learner.score.scorer import LEASE_MARGIN_SECONDS
+from learner.score.suspicion import suspects_injection
 from learner.score.tally import ScoreReport, Tally
 from learner.score.vote import decide
 from store import scores, spending, states, windows
@@ -79,11 +79,13 @@ class History:
         tally.claimed()
         case = self._polling.case(claim)
         cast = self._polling.votes(claim, case) if case is not None else []
-        score = decide(cast, self._judge.quorum)
+        suspected = case is not None and suspects_injection(case)
+        quorum = self._judge.votes if suspected else self._judge.quorum
+        score = decide(cast, quorum, unanimous=suspected)
         with self._engine.begin() as connection:
             states.release(connection, claim)
             if case is not None and cast:
-                by, suspected = (self._judge.name, self._judge.rubric_of(case)), suspects_injection(case)
+                by = (self._judge.name, self._judge.rubric_of(case))
                 scores.record(connection, turn_id, *by, score, injection_suspected=suspected)
             if score.value is not None:
                 states.rescue(connection, [turn_id])

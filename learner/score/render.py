@@ -1,7 +1,9 @@
-"""A case as text for a judge: deterministic, bounded, and unable to speak for the judge. Pure.
+r"""A case as text for a judge: one JSON document, deterministic and bounded. Pure.
 
-Everything that was said is somebody else's text. It stands between two lines with a random marker that the
-judged text cannot know, and what a verdict or a chat template is written with is taken apart.
+Everything that was said is somebody else's text, and the policy learns what moves a judge. So each text is
+one JSON string on one line: no heading, message or verdict inside it can be taken for a part of the document,
+and a reader of JSON gets back exactly the parts that were given. Escaped as `\u003c` are also the first signs
+of what a chat template or a verdict is written with, and what nobody sees.
 """
 
 import json
@@ -10,44 +12,36 @@ import re
 from learner.score.next_state import Case, Message, text_of
 
 CASE_CHARACTERS = 28_000
-#: Parts of a case's characters, in sevenths: the sections, and a single message or call.
+#: Parts of a case's characters, in sevenths: the sections, and the text or the calls of a message.
 REQUEST, ANSWER, NEXT_STATE, MESSAGE = 3, 2, 2, 1
+_NAME = 64  # characters of a role or of a name
+_NOTE = 60  # characters that the mark of what was left out may take, with the quotes
 
-_REPLACED: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile("[\0\ud800-\udfff]"), "\ufffd"),
-    (re.compile(r"\\+boxed", re.I), "[boxed]"),
-    (re.compile(r"""(["']score["'])\s*:""", re.I), r"\1 ="),
-    (re.compile(r"<(/?)(think|thinking|reasoning)>", re.I), r"(\1\2)"),
-    (re.compile(r"<\|([^|<>]{1,40})\|>"), r"(|\1|)"),
+_UNSENDABLE, _UNREADABLE = re.compile("[\0\ud800-\udfff]"), "\ufffd"
+_ESCAPED = re.compile(
+    # Control characters and those that are not seen, other line ends among them.
+    "(?P<rare>[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+    r"|<(?=[^\s<>]{1,80}>)"  # <|im_end|>, </s>, <think>
+    r"|\[(?=/?g?[A-Z][A-Z_]{1,40}\])|\[(?=e~\[)|\](?=~)"  # [INST], [e~[, ]~b]
+    r"""|\\(?=(?i:boxed)))|["\\\n\r\t]"""
 )
-_INJECTION = re.compile(
-    r"\\+boxed\s*\{\s*[+-]?\d{1,2}\s*\}"
-    r"""|["']score["']\s*:|</?score>"""
-    r"|^\W*(grade|verdict|score)\s*[:=]\s*(pass|good|\+?1|10)\b"
-    r"|\[?end of data\]|\[end data\]|</(response|answer|next_state)>"
-    r"|\b(ignore|forget|disregard)\b.{0,30}\b(above|previous|prior|earlier)\b"
-    r"|\b(ignore|forget|disregard)\b.{0,30}\b(criteria|instructions|rubric)\b"
-    r"|(忽略|无视|忘记).{0,12}(指令|指示|标准|要求|规则)",
-    re.I | re.M,
-)
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def render(case: Case, characters: int = CASE_CHARACTERS) -> str:
-    """The request, the answer and the whole next state, in about so many characters at most.
+    """`{"request": [message…], "answer": {…}, "next_state": [message…]}`, a message on each line.
 
-    The same case gives the same text.
+    In about so many characters at most; what is left out is named in its place. The same case gives the same
+    text.
     """
     seventh = characters // 7
-
-    def shown(messages: tuple[Message, ...]) -> str:
-        return "\n\n".join(_message(message, MESSAGE * seventh) for message in messages)
-
-    sections = (
-        ("REQUEST", shown(case.request), REQUEST),
-        ("ANSWER UNDER JUDGEMENT", _answer(case, MESSAGE * seventh), ANSWER),
-        ("NEXT STATE", shown(case.next_state), NEXT_STATE),
+    request, next_state = (
+        _fitting([_message(message, MESSAGE * seventh) for message in messages], part * seventh, "messages")
+        for messages, part in ((case.request, REQUEST), (case.next_state, NEXT_STATE))
     )
-    return "\n\n".join(f"## {title}\n{cut(text, part * seventh)}" for title, text, part in sections)
+    answer = _answer(case, MESSAGE * seventh)
+    return f'{{"request": {_lines(request)},\n"answer": {answer},\n"next_state": {_lines(next_state)}}}'
 
 
 def fence(text: str, marker: str) -> str:
@@ -55,17 +49,12 @@ def fence(text: str, marker: str) -> str:
     return f"<<<{marker}\n{text}\n{marker}>>>"
 
 
-def neutralise(text: str) -> str:
-    """The text without NULs, half characters, verdict syntax and chat-template tokens."""
-    for pattern, replacement in _REPLACED:
-        text = pattern.sub(replacement, text)
-    return text
-
-
-def suspects_injection(case: Case) -> bool:
-    """Whether the answer or the next state seems to speak to a judge."""
-    spoken = [case.answer or "", *map(text_of, case.next_state)]
-    return any(_INJECTION.search(text) for text in spoken)
+def quoted(text: str, bound: int) -> str:
+    """The text as a JSON string on one line, of about `bound` characters at most."""
+    size = bound
+    while len(literal := _literal(cut(text, size))) > bound + _NOTE and size > 0:
+        size = min(size - 1, size * bound // len(literal))
+    return literal
 
 
 def cut(text: str, bound: int) -> str:
@@ -73,31 +62,77 @@ def cut(text: str, bound: int) -> str:
     if len(text) <= bound:
         return text
     half = bound // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[len(text) - half :]}"
+
+
+def call_texts(call: Message) -> tuple[str, str]:
+    """A tool call's name and its arguments, as texts."""
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return "", _dumped(call)
+    arguments = function.get("arguments")
+    return str(function.get("name", "")), arguments if isinstance(arguments, str) else _dumped(arguments)
+
+
+def _literal(text: str) -> str:
+    return f'"{_ESCAPED.sub(_escape, _UNSENDABLE.sub(_UNREADABLE, text))}"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    sign = match[0]
+    if match["rare"] is None:
+        return _SHORT[sign]
+    code = sign.encode("utf-16-be").hex()  # one unit, or the two of a character beyond them
+    return "".join(f"\\u{code[at : at + 4]}" for at in range(0, len(code), 4))
+
+
+def _lines(items: list[str]) -> str:
+    return "[\n" + ",\n".join(items) + "\n]" if items else "[]"
+
+
+def _fitting(items: list[str], bound: int, what: str) -> list[str]:
+    """The last items and the first ones, so many that they fit; at least the last. The others are counted."""
+    if len(items) < 2 or sum(map(len, items)) <= bound:
+        return items
+    head, tail, left = 0, 1, bound - len(items[-1])
+    while True:
+        from_the_end = tail <= head
+        size = len(items[-tail - 1] if from_the_end else items[head])
+        if size > left:
+            break
+        left -= size
+        head, tail = (head, tail + 1) if from_the_end else (head + 1, tail)
+    left_out = len(items) - head - tail
+    return [*items[:head], f'{{"left_out": "{left_out} {what}"}}', *items[len(items) - tail :]]
 
 
 def _message(message: Message, bound: int) -> str:
-    name = f" {message['name']}" if isinstance(message.get("name"), str) else ""
-    body = _body(text_of(message), message.get("tool_calls"), bound)
-    return f"[{neutralise(message['role'] + name)}]\n{body}"
+    fields = [f'"role": {quoted(message["role"], _NAME)}']
+    if isinstance(name := message.get("name"), str):
+        fields.append(f'"name": {quoted(name, _NAME)}')
+    return "{" + ", ".join([*fields, *_said(text_of(message), message.get("tool_calls"), bound)]) + "}"
 
 
 def _answer(case: Case, bound: int) -> str:
-    thought = f"(thought first, {len(case.reasoning)} characters, not shown)\n" if case.reasoning else ""
-    return thought + _body(case.answer or "", list(case.tool_calls), bound)
+    fields = _said(case.answer or "", list(case.tool_calls), bound)
+    if case.reasoning:
+        fields.insert(0, f'"thought_first": "{len(case.reasoning)} characters, not shown"')
+    return "{" + ", ".join(fields) + "}"
 
 
-def _body(text: str, tool_calls: object, bound: int) -> str:
-    parts = [neutralise(cut(text, bound))] if text else []
-    calls = tool_calls if isinstance(tool_calls, list) else []
-    parts += [neutralise(cut(_call(call), bound)) for call in calls]
-    return "\n".join(parts) or "(empty)"
+def _said(text: str, tool_calls: object, bound: int) -> list[str]:
+    calls = [call for call in tool_calls if isinstance(call, dict)] if isinstance(tool_calls, list) else []
+    fields = [f'"content": {quoted(text, bound)}']
+    if calls:
+        shown = _fitting([_call(call, bound) for call in calls], bound, "tool calls")
+        fields.append(f'"tool_calls": [{", ".join(shown)}]')
+    return fields
 
 
-def _call(call: object) -> str:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return f"(tool call) {json.dumps(call, ensure_ascii=False, sort_keys=True)}"
-    arguments = function.get("arguments")
-    shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return f"(tool call) {function.get('name')} {shown}"
+def _call(call: Message, bound: int) -> str:
+    name, arguments = call_texts(call)
+    return f'{{"name": {quoted(name, _NAME)}, "arguments": {quoted(arguments, bound)}}}'
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

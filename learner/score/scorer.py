@@ -22,7 +22,7 @@ from learner.score.judge import Judge, choose_judge
 from learner.score.next_state import Case
 from learner.score.parallel import in_parallel
 from learner.score.polling import Polling
-from learner.score.render import suspects_injection
+from learner.score.suspicion import suspects_injection
 from learner.score.tally import ScoreReport, Tally
 from learner.score.vote import blames_turn, decide
 from learner.teach.lessons import Lessons
@@ -120,10 +120,13 @@ class Scorer:
         self._conclude(claim, case, self._polling.votes(claim, case), tally)
 
     def _conclude(self, claim: Claim, case: Case, cast: list[Vote], tally: Tally) -> None:
-        score = decide(cast, self._judge.quorum)
+        suspected = suspects_injection(case)
+        quorum = self._judge.votes if suspected else self._judge.quorum
+        score = decide(cast, quorum, unanimous=suspected)
         # A channel that is closed by now failed all turns alike: that uses up nobody's attempts.
         counted = self._judge.waiting() is None or any(map(blames_turn, cast))
-        lesson = self._lessons.of_votes(claim.turn_id, cast, self._judge.quorum)
+        believed = cast if score.value is not None or not suspected else []
+        lesson = self._lessons.of_votes(claim.turn_id, believed, quorum)
         with self._engine.begin() as connection:
             told = score.value is None and scores.has_feedback(connection, claim.turn_id)
             end = Stage.SCORED if told else outcome(score, claim.attempts + int(counted))
@@ -133,7 +136,7 @@ class Scorer:
             else:
                 states.finish(connection, claim, end, score.reason if end is Stage.DROPPED else None)
             if cast:
-                by, suspected = (self._judge.name, self._judge.rubric_of(case)), suspects_injection(case)
+                by = (self._judge.name, self._judge.rubric_of(case))
                 scores.record(connection, claim.turn_id, *by, score, injection_suspected=suspected)
             lesson.write(connection)
         if end is None:

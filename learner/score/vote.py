@@ -10,15 +10,20 @@ from store.votes import ABSTAINED, OK, Vote
 SHORTEST_HINT = 11  # characters; a shorter one says nothing
 
 
-def decide(votes: Sequence[Vote], quorum: int) -> Score:
+def decide(votes: Sequence[Vote], quorum: int, *, unanimous: bool = False) -> Score:
     """What the votes come to.
 
     A vote that failed is missing: it is no 0 and it does not lower the quorum. The value with the most
     votes wins; where several have the most, the score is 0, because it is a tie. Too few values, although
     the judge did answer often enough, is an abstention. `quorum` is at least 1.
+
+    `unanimous`, for a turn that seems to speak to the judge: one vote that differs, or cannot tell, makes an
+    abstention. The quorum is then every vote, so that none is won by keeping another from coming back.
     """
     values = [vote.value for vote in votes if vote.status == OK and vote.value is not None]
     abstained = sum(vote.status == ABSTAINED for vote in votes)
+    if unanimous and (len(set(values)) > 1 or abstained):
+        return Score(None, ABSTAINED)
     if len(values) < quorum:
         return Score(None, ABSTAINED if len(values) + abstained >= quorum else "no_quorum")
     ranking = Counter(values).most_common()

@@ -44,7 +44,7 @@ scores = Table(
     Column("value", Float),  # in [-1, 1]; NULL with a reason
     Column("reason", Text),  # majority | tie | no_quorum | feedback | regenerated | edited | …
     Column("hint", Text),
-    # The judged text tries to speak to the judge: it was neutralised, and a person may want to look.
+    # The judged text seems to speak to the judge: its votes had to agree, and a person may want to look.
     Column("injection_suspected", Boolean, nullable=False, server_default="false"),
     now("created_at"),
     CheckConstraint("value between -1 and 1", name="range"),

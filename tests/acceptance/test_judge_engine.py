@@ -19,8 +19,8 @@ from learner.score.calibration import agreement
 from learner.score.judge_llm import LLMJudge
 from learner.score.next_state import Case
 from learner.score.parallel import in_parallel
-from learner.score.render import suspects_injection
 from learner.score.scorer import Scorer
+from learner.score.suspicion import suspects_injection
 from local.engine.__main__ import say
 from local.engine.models import CHAT_MODEL
 from local.engine.start import start, stop

@@ -324,14 +324,14 @@ def test_an_empty_account_pauses_the_channel_whoever_says_so(clock, model):
         assert "no money" in judge.waiting()
 
 
-def test_equal_questions_are_all_asked_even_where_somebody_caches(ask, monkeypatch):
+def test_equal_questions_are_all_asked_even_where_somebody_caches(clock, monkeypatch):
     """J20."""
     litellm = quiet_litellm()
     assert litellm.cache is None
     monkeypatch.setattr(litellm, "cache", litellm.Cache())
-    monkeypatch.setattr("learner.score.judge_llm.secrets.token_hex", lambda size: "f00dcafe")
     with FakeJudge(lambda n, body: verdict([1, 0, -1][n])) as fake:
-        _, ballots = ask(fake, times=3)
+        judge = LLMJudge(settings(fake.url), clock=clock, marker=lambda: "f00dcafe")
+        ballots = [judge.vote(CASE, n) for n in range(3)]
     assert [ballot.vote.value for ballot in ballots] == [1, 0, -1]
     assert len({json.dumps(request) for request in fake.requests}) == 1
 

@@ -174,8 +174,8 @@ def test_each_tenant_is_judged_by_its_own_rubric(db, tmp_path):
             scorer.run_once(1)  # two at once would be asked about in either order
         told = [request["messages"][0]["content"] == "Be strict." for request in fake.requests]
     assert told == [True, False]
-    assert [row.rubric for row in rows(db, scores)] == ["strict@1", "default@1"]
-    assert [row.rubric for row in rows(db, votes)] == ["strict@1", "default@1"]
+    assert [row.rubric for row in rows(db, scores)] == ["strict@1", "default@2"]
+    assert [row.rubric for row in rows(db, votes)] == ["strict@1", "default@2"]
 
 
 def test_history_is_judged_again_beside_the_old_scores_and_only_in_its_window(db):

@@ -38,6 +38,24 @@ def test_votes_come_to(values, quorum, value, reason):
     assert decide(cast(*values), quorum) == Score(value, reason)
 
 
+@pytest.mark.parametrize(
+    ("values", "value", "reason"),
+    [
+        ((1, 1, 1), 1, "majority"),
+        ((-1, -1, -1), -1, "majority"),
+        ((1, 1, -1), None, "abstained"),
+        ((1, 1, 0), None, "abstained"),
+        ((1, 1, "?"), None, "abstained"),
+        ((1, -1, None), None, "abstained"),
+        ((1, 1, None), None, "no_quorum"),
+        ((None, None, None), None, "no_quorum"),
+    ],
+)
+def test_of_a_suspected_turn_every_vote_must_come_and_agree(values, value, reason):
+    """J5."""
+    assert decide(cast(*values), len(values), unanimous=True) == Score(value, reason)
+
+
 def test_the_longest_hint_wins_and_short_ones_say_nothing():
     assert decide(cast(-1, -1, hints=("say less", "Use three bullets.")), 1).hint == "Use three bullets."
     assert decide(cast(-1, hints=("ten chars.",)), 1).hint is None
