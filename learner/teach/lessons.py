@@ -18,8 +18,18 @@ from learner.teach.choose import by_effect
 from learner.teach.demonstrate import Demonstrator
 from learner.teach.engine import TeacherEngine, TeacherEngineError
 from learner.teach.leak import quotes
+from learner.teach.line import one_line
 from learner.teach.prompt import with_hint
-from learner.teach.render import CannotRenderError, Ids, Render, encoder, enhanced, renderer
+from learner.teach.render import (
+    CannotRenderError,
+    ControlTokensError,
+    Ids,
+    Render,
+    control_tokens,
+    encoder,
+    enhanced,
+    renderer,
+)
 from store import calls, demonstrations, hints, policies
 from store.calls import Call
 from store.config_model import Config
@@ -60,6 +70,7 @@ class Lessons:
         url = config.teacher.engine_url
         self._teacher = TeacherEngine(url) if url and self._wants_hints else None
         self._render: Render | None = None
+        self._control: frozenset[int] = frozenset()
         self._said: set[str] = set()
         self._verified = False
         if self._demonstrator and self._demonstrator.problem:
@@ -70,7 +81,8 @@ class Lessons:
         return self.of_texts(turn_id, hints_of(votes, quorum))
 
     def of_texts(self, turn_id: UUID, texts: Sequence[str]) -> Lesson:
-        """What these hints teach of a turn."""
+        """What these hints teach of a turn. Each is somebody else's text: it is taught and kept as a line."""
+        texts = [line for line in dict.fromkeys(map(one_line, texts)) if line]
         if not texts or not (self._wants_hints or self._demonstrator):
             return Lesson(turn_id)
         with self._engine.connect() as connection:
@@ -95,6 +107,9 @@ class Lessons:
                 continue
             try:
                 ids = self._ids(taught, hinted)
+            except ControlTokensError as error:
+                self._say(f"a hint is left out: {error}")
+                continue
             except (CannotRenderError, OSError, ValueError) as error:
                 self._say(f"no hint for some turns: {error}")
                 return ()
@@ -104,10 +119,18 @@ class Lessons:
 
     def _ids(self, taught: Taught, hinted: Sequence[object]) -> Ids:
         if self._render is None:
-            self._render = renderer(self._model())
+            model = self._model()
+            self._control = control_tokens(model)
+            self._render = renderer(model)
         assert taught.prompt_ids is not None
         return enhanced(
-            self._render, taught.messages, hinted, taught.tools, taught.sampling, taught.prompt_ids
+            self._render,
+            taught.messages,
+            hinted,
+            taught.tools,
+            taught.sampling,
+            taught.prompt_ids,
+            self._control,
         )
 
     def _measured(self, taught: Taught, made: dict[str, NewHint]) -> str | None:

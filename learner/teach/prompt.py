@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from learner.teach.line import one_line
+
 #: Between the user's words and the hint. The policy learns to answer as if it had been told.
 FRAME = "\n\n[Hint for a better answer: {hint}]"
 
 
 def with_hint(messages: Sequence[Any], hint: str) -> list[Any] | None:
-    """The messages with the hint at the end of the last user message; None where there is no such message.
+    """The messages with the hint, as one line, at the end of the last user message; None where there is none.
 
     In a tool loop that is not the last message of all: the results after it stay as they are.
     """
@@ -17,7 +19,10 @@ def with_hint(messages: Sequence[Any], hint: str) -> list[Any] | None:
         return None
     enhanced = list(messages)
     last = messages[places[-1]]
-    enhanced[places[-1]] = {**last, "content": _longer(last.get("content"), FRAME.format(hint=hint))}
+    enhanced[places[-1]] = {
+        **last,
+        "content": _longer(last.get("content"), FRAME.format(hint=one_line(hint))),
+    }
     return enhanced
 
 

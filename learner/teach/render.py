@@ -1,12 +1,15 @@
 """Messages to token ids, as the engine renders them: with the base model's own chat template."""
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+_TAG = re.compile(r"[<\[].*[>\]]", re.S)
 
 Ids = npt.NDArray[np.int32]
 #: (messages, tools, template arguments) → ids of the prompt, generation prompt included.
@@ -15,6 +18,10 @@ Render = Callable[[Sequence[Any], Any, dict[str, Any]], Ids]
 
 class CannotRenderError(ValueError):
     """The conversation does not render to the ids that were recorded, or not at all."""
+
+
+class ControlTokensError(CannotRenderError):
+    """A hint became tokens that begin or end turns, or mean something else than words."""
 
 
 def renderer(model: Path) -> Render:
@@ -39,6 +46,19 @@ def renderer(model: Path) -> Render:
     return render
 
 
+def control_tokens(model: Path) -> frozenset[int]:
+    """The ids that are more than words: special tokens, and added ones that look like tags (`<think>`).
+
+    Raises OSError or ValueError where the model has no tokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    added = AutoTokenizer.from_pretrained(model, local_files_only=True).added_tokens_decoder
+    return frozenset(
+        number for number, token in added.items() if token.special or _TAG.fullmatch(token.content.strip())
+    )
+
+
 def encoder(model: Path) -> Callable[[str], list[int]]:
     """Text to ids by the model's own tokenizer. Raises OSError or ValueError where it has none."""
     from tokenizers import Tokenizer
@@ -49,19 +69,33 @@ def encoder(model: Path) -> Callable[[str], list[int]]:
 
 
 def enhanced(
-    render: Render, messages: Sequence[Any], hinted: Sequence[Any], tools: Any, sampling: Any, recorded: Ids
+    render: Render,
+    messages: Sequence[Any],
+    hinted: Sequence[Any],
+    tools: Any,
+    sampling: Any,
+    recorded: Ids,
+    control: Collection[int] = (),
 ) -> Ids:
-    """The ids of the hinted conversation.
+    """The ids of the hinted conversation. `control` has the ids that are more than words.
 
     Raises:
+        ControlTokensError: the hint adds or takes tokens of `control`.
         CannotRenderError: the conversation without the hint is not what was recorded, so that the one with
             it would differ from the turn in more than the hint.
     """
     arguments = dict((sampling or {}).get("chat_template_kwargs") or {})
     for offered in _ways(tools):
         if np.array_equal(render(messages, offered, arguments), recorded):
-            return render(hinted, offered, arguments)
+            told = render(hinted, offered, arguments)
+            if not np.array_equal(_only(told, control), _only(recorded, control)):
+                raise ControlTokensError("a hint would become control tokens of the chat template")
+            return told
     raise CannotRenderError("the conversation without the hint does not render to the recorded prompt ids")
+
+
+def _only(ids: Ids, control: Collection[int]) -> Ids:
+    return ids[np.isin(ids, sorted(control))]
 
 
 def _ways(tools: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.score.parse import Parsed, parse
@@ -120,6 +120,7 @@ def test_a_hint_comes_with_the_verdict():
     assert parse('{"score": -1, "hint": ""}') == Parsed(OK, -1, None)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(SAYINGS), st.integers(-1, 1), st.sampled_from(FORMS)), max_size=5),
     st.sampled_from(ENDS),

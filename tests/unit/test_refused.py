@@ -138,7 +138,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(_JSON)
 def test_only_a_typed_field_is_final(body):
     def typed(value):

@@ -2,7 +2,7 @@ import json
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.score.judge_llm import prompt
@@ -77,6 +77,7 @@ def shown(message):
     return fields
 
 
+@settings(deadline=None)
 @given(MESSAGES, TEXTS, MESSAGES)
 def test_the_parts_of_a_rendered_case_are_exactly_those_given_whatever_they_say(request, answer, then):
     judged = Case(tuple(request), answer, None, (), tuple(then))
@@ -90,6 +91,7 @@ def test_the_parts_of_a_rendered_case_are_exactly_those_given_whatever_they_say(
     assert len(lines) == 1 + sum(len(messages) + 1 if messages else 0 for messages in (request, then)) + 2
 
 
+@settings(deadline=None)
 @given(MESSAGES, TEXTS, MESSAGES, st.integers(0, 900))
 def test_a_case_that_is_cut_keeps_its_frame_and_its_bound(request, answer, then, characters):
     long = answer * 50
@@ -107,6 +109,7 @@ def test_a_case_that_is_cut_keeps_its_frame_and_its_bound(request, answer, then,
     assert len(text) < 2 * characters + 2_500
 
 
+@settings(deadline=None)
 @given(TEXTS)
 def test_nothing_that_a_template_or_a_verdict_is_written_with_survives_in_a_prompt(text):
     """J5."""
