@@ -102,7 +102,10 @@ def _kept(facts: Facts, piece: Piece, answers: Mapping[bytes, UUID]) -> Kept:
 
 
 def _answer_digest(text: str | None) -> bytes | None:
-    """None where the text is too short to be worth a reference, or no Unicode."""
+    """None where the text is too short to be worth a reference, or no Unicode.
+
+    Of the text exactly, not of what a reader sees of it: the client's bytes are made of it again.
+    """
     if text is None or len(text) < WORTH:
         return None
     try:

@@ -15,7 +15,7 @@ from gateway.fold.answer import Answer, Reply
 from gateway.fold.body import read as read_body
 from gateway.fold.readable import Marker
 from gateway.fold.reply import fold
-from gateway.lineage import canonical, kinds
+from gateway.lineage import canonical, former, kinds
 from gateway.lineage.canonical import Form
 from gateway.lineage.decide import Asked, Prefix
 from gateway.spool.format import Record
@@ -122,6 +122,7 @@ def _asked(read: _Request, kind: str) -> Asked:
         attempt=int(count) if count.isascii() and count.isdigit() else 0,
         idempotency_key=read.headers.get("idempotency-key"),
         openings=tuple([form.text for form in read.forms[:_OPENINGS] if form.role is not None]),
+        former=former.of_chain(read.root, read.forms, read.digests),
     )
 
 

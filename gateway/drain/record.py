@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from gateway.drain.assemble import Draft
 from gateway.drain.relink import orphan_of, relink
 from gateway.lineage import decide as lineage
+from gateway.lineage import former
 from gateway.lineage.decide import Asked
 from gateway.lineage.known import Known
 from store import earlier, orphans, sessions, turns
@@ -151,35 +152,58 @@ def _lookup(connection: Connection, drafts: Sequence[Draft]) -> Known:
     histories, prompts = set[Key](), set[Key]()
     for asked in every:
         nearest = asked.prefixes[:_NEAREST]
-        histories |= {(asked.tenant, prefix.history) for prefix in nearest}
-        prompts |= {(asked.tenant, prefix.prompt) for prefix in nearest}
+        histories |= _keys(asked, [prefix.history for prefix in nearest])
+        prompts |= _keys(asked, [prefix.prompt for prefix in nearest])
         if asked.prompt_hash is not None:
-            prompts.add((asked.tenant, asked.prompt_hash))
+            prompts |= _keys(asked, [asked.prompt_hash])
     named = {(asked.tenant, asked.parent_id) for asked in every if asked.parent_id is not None}
-    known = Known(earlier.find(connection, histories=histories, prompts=prompts, ids=named))
+    found = earlier.find(connection, histories=histories, prompts=prompts, ids=named)
+    known = Known(former.renewed(found, _former(every)))
     here = {row.history_hash for draft in drafts for row in draft.rows}
     lost = [
         asked
         for asked in every
         if lineage.misses_parent(asked, known) and not (asked.prefixes and asked.prefixes[0].history in here)
     ]
-    for turn in _further(connection, lost):
+    exchanges = {each.digest: each.former for asked in lost for each in asked.exchanges if each.former}
+    for turn in former.renewed(_further(connection, lost), {**_former(every), **exchanges}):
         known.add(turn)
     return known
 
 
 def _further(connection: Connection, lost: Sequence[Asked]) -> Iterable[Earlier]:
     """A second look, for those whose last answer's turn was not among the nearest."""
-    histories = {(asked.tenant, prefix.history) for asked in lost for prefix in asked.prefixes[_NEAREST:]}
-    exchanges = {(asked.tenant, exchange.digest) for asked in lost for exchange in asked.exchanges}
+    histories, exchanges = set[Key](), set[Key]()
+    for asked in lost:
+        histories |= _keys(asked, [prefix.history for prefix in asked.prefixes[_NEAREST:]])
+        for exchange in asked.exchanges:
+            exchanges |= {(asked.tenant, one) for one in (exchange.digest, exchange.former) if one}
     if histories or exchanges:
         yield from earlier.find(connection, histories=histories, exchanges=exchanges)
     in_session = [
-        InSession(asked.tenant, asked.session[0], asked.prefixes[0].history, asked.prefixes[0].prompt)
+        InSession(asked.tenant, asked.session[0], history, prompt)
         for asked in lost
         if asked.session is not None and asked.prefixes
+        for history, prompt in _spellings(asked)
     ]
     yield from earlier.in_sessions(connection, in_session)
+
+
+def _keys(asked: Asked, digests: Iterable[bytes]) -> set[Key]:
+    """What to look for: the digests, and those that older rows have in their place."""
+    both = [one for digest in digests for one in (digest, asked.former.get(digest))]
+    return {(asked.tenant, one) for one in both if one is not None}
+
+
+def _spellings(asked: Asked) -> Iterable[tuple[bytes, bytes]]:
+    """History and prompt of the last answer, as they are and as older rows have them."""
+    history, prompt = asked.prefixes[0].history, asked.prefixes[0].prompt
+    then = asked.former.get(history, history), asked.former.get(prompt, prompt)
+    return dict.fromkeys(((history, prompt), then))
+
+
+def _former(every: Iterable[Asked]) -> dict[bytes, bytes]:
+    return {now: then for asked in every for now, then in asked.former.items()}
 
 
 def _as_earlier(row: Recorded, where: Place) -> Earlier:

@@ -7,7 +7,9 @@ The rules, all of them:
   Parts that are not text count by their JSON.
 * an assistant's thinking does not count: neither `reasoning` fields nor `<think>…</think>`, also where the
   opening tag was in the prompt or the closing one never came.
-* outer whitespace does not count.
+* what no reader can see does not count, here and in the arguments of calls: line ends, blanks at the ends of
+  lines, composed or decomposed accents, characters without a glyph (store/visible.py). Nor does outer
+  whitespace.
 * tool calls: name and arguments; arguments are parsed and written anew with sorted keys, 1.0 being 1. Ids of
   calls do not count: clients rename them. The `tool_call_id` of a result does.
 * lines of a system message that tell the date or the time do not count: they change from turn to turn.
@@ -16,14 +18,19 @@ The rules, all of them:
 A history is a chain of digests that begins at the tenant and the key, so that conversations of two keys
 never meet: digest[i] = blake2b(digest[i - 1] + message[i]). An exchange is such a chain of two: an answer,
 and the message just before it. docs/lineage.md says what both are for.
+
+Turns that were recorded when what nobody can see still counted have other digests. `Form.former` is what
+those were made of, so that their conversations go on (gateway/lineage/former.py).
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
+
+from store.visible import visible
 
 DIGEST_BYTES = 16
 
@@ -38,6 +45,8 @@ _CLOCK_LINE = re.compile(
 
 _EMPTY = "[],[],null]"  # neither other parts nor calls, and no answer to one
 
+_Take = Callable[[str], str]  # which form of a text counts
+
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _compact_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -48,6 +57,7 @@ class Form(NamedTuple):
     role: str | None  # None: it is no object
     text: str
     data: bytes  # JSON of [role, text, other parts, tool calls, tool_call_id]
+    former: bytes | None = None  # the same with what nobody can see; None: there is nothing of that
 
 
 @lru_cache(maxsize=4096)
@@ -81,12 +91,10 @@ def form(message: Any) -> Form:
     """The message by the rules above; what is no object counts as its content."""
     if not isinstance(message, dict):
         return form({"content": message})._replace(role=None)
-    role, content = _role(message), message.get("content")
-    said, parts, calls = _text(content, role), _other_parts(content), _calls(message)
-    answers = _answers(message, role)
-    rest: str = _compact([parts, calls, answers])[1:] if parts or calls or answers else _EMPTY
-    # ASCII escapes: lone surrogates have no UTF-8.
-    return Form(role, said, f"[{_compact(role)},{_compact(said)},{rest}".encode("ascii"))
+    taking = _Visible()
+    role, said, data = _read(message, taking)
+    former = _read(message, _as_it_is)[2] if taking.left_out else data
+    return Form(role, said, data, former if former != data else None)
 
 
 def text(message: Any) -> str:
@@ -94,13 +102,42 @@ def text(message: Any) -> str:
     return form(message).text
 
 
-def _text(content: Any, role: str) -> str:
+class _Visible:
+    """`visible`, and whether it ever left anything out."""
+
+    __slots__ = ("left_out",)
+
+    def __init__(self) -> None:
+        self.left_out = False
+
+    def __call__(self, text: str) -> str:
+        plain = visible(text)
+        self.left_out |= plain is not text
+        return plain
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _read(message: Mapping[str, Any], take: _Take) -> tuple[str, str, bytes]:
+    """The role, the text and the data of a message's form."""
+    role, content = _role(message), message.get("content")
+    said, parts, calls = _text(content, role, take), _other_parts(content, take), _calls(message, take)
+    answers = _answers(message, role)
+    rest: str = _compact([parts, calls, answers])[1:] if parts or calls or answers else _EMPTY
+    # ASCII escapes: lone surrogates have no UTF-8.
+    return role, said, f"[{_compact(role)},{_compact(said)},{rest}".encode("ascii")
+
+
+def _text(content: Any, role: str, take: _Take) -> str:
     if isinstance(content, list | tuple):
         content = "".join(_part_text(part) or "" for part in content)
     if not isinstance(content, str):
         return ""
+    content = take(content)
     if role == "assistant" and "think>" in content:
-        content = _THINKING.sub("", content)
+        content = take(_THINKING.sub("", content))  # a blank before it may end a line now
     if role == "system" and _may_tell_time(content.lower()):
         content = _CLOCK_LINE.sub("", content)
     return str(content.strip())
@@ -123,13 +160,13 @@ def _part_text(part: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _other_parts(content: Any) -> list[str]:
+def _other_parts(content: Any, take: _Take) -> list[str]:
     if not isinstance(content, list):
         return []
-    return [_sorted_json(part) for part in content if _part_text(part) is None]
+    return [_sorted_json(part, take) for part in content if _part_text(part) is None]
 
 
-def _calls(message: Mapping[str, Any]) -> list[list[str]]:
+def _calls(message: Mapping[str, Any], take: _Take) -> list[list[str]]:
     calls, legacy = message.get("tool_calls"), message.get("function_call")
     if not calls and not legacy:
         return []
@@ -137,17 +174,17 @@ def _calls(message: Mapping[str, Any]) -> list[list[str]]:
     functions = [call.get("function") for call in known if isinstance(call, dict)]
     if not functions and legacy:
         functions = [legacy]
-    return [_call(function) for function in functions if isinstance(function, dict)]
+    return [_call(function, take) for function in functions if isinstance(function, dict)]
 
 
-def _call(function: Mapping[str, Any]) -> list[str]:
+def _call(function: Mapping[str, Any], take: _Take) -> list[str]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            arguments = arguments.strip()
-    return [str(function.get("name") or ""), _sorted_json(arguments)]
+            arguments = take(arguments).strip()
+    return [str(function.get("name") or ""), _sorted_json(arguments, take)]
 
 
 def _answers(message: Mapping[str, Any], role: str) -> str | None:
@@ -158,15 +195,22 @@ def _answers(message: Mapping[str, Any], role: str) -> str | None:
     return str(answered) if answered else None
 
 
-def _sorted_json(value: Any) -> str:
-    return _compact_sorted(_plain_numbers(value))
+def _sorted_json(value: Any, take: _Take) -> str:
+    return _compact_sorted(_plain(value, take))
 
 
-def _plain_numbers(value: Any) -> Any:
+def _plain(value: Any, take: _Take) -> Any:
+    """The value with plain numbers and texts."""
+    if isinstance(value, str):
+        return take(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
-        return [_plain_numbers(item) for item in value]
+        return [_plain(item, take) for item in value]
     if isinstance(value, dict):
-        return {key: _plain_numbers(item) for key, item in value.items()}
+        return {_key(key, take): _plain(item, take) for key, item in value.items()}
     return value
+
+
+def _key(key: Any, take: _Take) -> Any:
+    return take(key) if isinstance(key, str) else key

@@ -11,8 +11,8 @@ A request whose messages equal an earlier one's is one of three things:
 * one of a group, where they overlap in time: each is a session of its own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any
@@ -23,6 +23,7 @@ from gateway.lineage.known import Known
 from gateway.lineage.window import Exchange, by_window, exchanges_of
 from store.earlier import Earlier
 from store.turns import Place
+from store.visible import begins
 
 RETRY_WINDOW = timedelta(minutes=30)  # three attempts of the client's default patience
 EDIT_WINDOW = timedelta(hours=2)  # from an answer to the request that brings it back edited
@@ -57,6 +58,7 @@ class Asked:
     attempt: int  # the client's retry count; 0: the first
     idempotency_key: str | None
     openings: tuple[str, ...]  # texts of the first messages, where a summary would stand
+    former: Mapping[bytes, bytes] = field(default_factory=dict)  # digest → the one that older rows have
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -105,7 +107,7 @@ def find_parent(asked: Asked, known: Known) -> Found | None:
 def continues_summary(asked: Asked, summaries: Iterable[Earlier]) -> Place | None:
     """A fresh conversation that opens with the summary of an earlier one is a new segment of that session."""
     for summary in summaries:
-        words = (summary.response_text or "").strip()
+        words = _answer_text(summary)
         is_quoted = len(words) >= SHORTEST_SUMMARY and any(words in opening for opening in asked.openings)
         if is_quoted and may_follow(asked, summary):
             return Place(session_id=summary.session_id, session_source="lineage", segment_id=asked.id)
@@ -163,8 +165,12 @@ def is_kept_part(turn: Earlier, kept: str) -> bool:
     """A client that stopped an answer keeps what it saw of it: less or more than was recorded."""
     if turn.status == "ok":
         return False
-    said = canonical.text({"role": "assistant", "content": turn.response_text})
-    return bool(said and kept) and (said.startswith(kept) or kept.startswith(said))
+    said = _answer_text(turn)
+    return bool(said and kept) and (begins(said, kept) or begins(kept, said))
+
+
+def _answer_text(turn: Earlier) -> str:
+    return canonical.text({"role": "assistant", "content": turn.response_text})
 
 
 def _covered_by(asked: Asked, turn: Earlier) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from gateway.lineage import canonical
+from gateway.lineage import canonical, former
 from store.earlier import Earlier
 
 LONGEST_WALK = 8  # exchanges that are compared at most
@@ -26,6 +26,7 @@ class Exchange:
     messages: int  # of the request, up to the answer and with it
     digest: bytes
     characters: int
+    former: bytes | None = None  # gateway/lineage/former.py
 
 
 def exchanges_of(root: bytes, messages: Sequence[Any]) -> tuple[Exchange, ...]:
@@ -38,7 +39,9 @@ def exchanges_of(root: bytes, messages: Sequence[Any]) -> tuple[Exchange, ...]:
         before, answer = canonical.form(messages[index - 1]), canonical.form(message)
         digest = canonical.exchange(root, before, answer)
         if digest is not None:
-            found.append(Exchange(index + 1, digest, len(before.text) + len(answer.text)))
+            characters = len(before.text) + len(answer.text)
+            then = former.of_exchange(root, before, answer)
+            found.append(Exchange(index + 1, digest, characters, then))
         if len(found) == LONGEST_WALK:
             break
     return tuple(found)

@@ -2,7 +2,8 @@
 
 Clients change answers too: they cut them to fit, strip their markup, add sources below them, or put another
 model's answer or a summary in their place. What looks like one of these says nothing. An edit takes words
-out, brings words in, and leaves at least half as it was.
+out, brings words in, and leaves at least half as it was. What no reader can see is no difference, neither in
+the answer nor in what was said before it (store/visible.py).
 """
 
 from collections import Counter
@@ -12,12 +13,15 @@ from typing import Any
 from learner.score.next_state import Message, text_of, well_formed
 from learner.score.parse import without_thinking
 from learner.score.words import words
+from store.visible import typed, visible
 
 LEAST_SHARED = 0.5  # of the words of both (Dice); less: another text stands in the answer's place
 
 
 def corrected(asked: Sequence[Any], answer: str, later: Sequence[Any]) -> str | None:
     """How the user had the answer to `asked` read in the messages `later`; None where that is no edit.
+
+    Without what software left in it (line ends, blanks at the ends of lines): it becomes a demonstration.
 
     The conversation must be the same up to the answer, and must have gone on behind it. System messages are
     not compared: clients write the time into them.
@@ -30,7 +34,7 @@ def corrected(asked: Sequence[Any], answer: str, later: Sequence[Any]) -> str | 
     if kept["role"] != "assistant" or kept.get("tool_calls") or reaction["role"] != "user":
         return None
     text = without_thinking(text_of(kept)).strip()
-    return text if is_edit(without_thinking(answer), text) else None
+    return typed(text) if is_edit(without_thinking(answer), text) else None
 
 
 def is_edit(answer: str, kept: str) -> bool:
@@ -49,4 +53,4 @@ def _spoken(messages: Sequence[Any]) -> list[Message]:
 
 
 def _said(message: Message) -> tuple[str, str]:
-    return message["role"], without_thinking(text_of(message)).strip()
+    return message["role"], visible(without_thinking(visible(text_of(message)))).strip()

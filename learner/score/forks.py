@@ -19,8 +19,8 @@ SINCE = timedelta(days=2)  # older turns are left as they are
 OVERLAP = timedelta(minutes=10)  # between two looks: clocks differ, and sessions are closed in transactions
 
 #: The judges and the rubrics of these scores; a changed rule is a new version.
-BY_SIBLINGS = ("siblings", "siblings@1")
-BY_EDITS = ("edits", "edits@1")
+BY_SIBLINGS = ("siblings", "siblings@2")
+BY_EDITS = ("edits", "edits@2")
 
 
 class Forks:

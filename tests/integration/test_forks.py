@@ -49,7 +49,7 @@ def test_an_edited_answer_fell_short_and_its_correction_is_kept(ferry):
     turn = edit(ferry, **NAMED)
     assert ferry.state(turn)[:2] == ("dropped", "no_next_state")
     assert apply_edits(ferry.database, EPOCH, EPOCH) == 1
-    assert scored(ferry, turn) == [(-1.0, "edited", "edits@1")]
+    assert scored(ferry, turn) == [(-1.0, "edited", "edits@2")]
     assert demonstrated(ferry) == [(turn, "edit", RIGHT)]
     assert ferry.state(turn)[:2] == ("scored", None)
     with ferry.database.connect() as connection:
@@ -65,7 +65,7 @@ def test_an_edit_deep_in_a_conversation_needs_no_session_id(ferry):
     assert ferry.row(turn).parent_id == first
     assert apply_edits(ferry.database, EPOCH, EPOCH) == 1
     assert scored(ferry, first) == []
-    assert scored(ferry, turn) == [(-1.0, "edited", "edits@1")]
+    assert scored(ferry, turn) == [(-1.0, "edited", "edits@2")]
 
 
 def test_an_edited_question_is_no_evidence(ferry):
@@ -117,13 +117,13 @@ def test_each_session_is_looked_at_when_it_ends_and_not_for_ever(ferry, monkeypa
     assert len(looks) == seen
     turn = edit(ferry, session={"id": "other", "source": "x-session-id"})
     assert forks.apply(moment(ferry) + timedelta(seconds=1)) == 1
-    assert scored(ferry, turn) == [(-1.0, "edited", "edits@1")]
+    assert scored(ferry, turn) == [(-1.0, "edited", "edits@2")]
 
 
 def test_an_edit_of_the_first_answer_needs_no_session_id_either(ferry):
     turn = edit(ferry)
     assert apply_edits(ferry.database, EPOCH, EPOCH) == 1
-    assert scored(ferry, turn) == [(-1.0, "edited", "edits@1")]
+    assert scored(ferry, turn) == [(-1.0, "edited", "edits@2")]
     assert len({row.session_id for row in ferry.rows()}) == 1
 
 

@@ -1,6 +1,13 @@
-import pytest
+import json
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.lineage import former
 from gateway.lineage.canonical import DIGEST_BYTES, chain, extend, form, root, text
+from store.visible import visible
+from tests.fakes.renderings import TEXTS, renderings
 from tests.fakes.spooled import assistant, system, user
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1, "b": [1.0]}'}}
@@ -101,3 +108,43 @@ def test_lone_surrogates_and_nonsense_have_a_digest():
 def test_text_is_stripped():
     assert text(user("  a ")) == "a"
     assert form(user(" a "))[:2] == ("user", "a")
+
+
+@given(
+    st.sampled_from(["system", "user", "assistant", "tool"]),
+    TEXTS.map(visible).flatmap(lambda said: st.tuples(st.just(said), renderings(said))),
+)
+def test_what_no_reader_can_see_does_not_count(role, pair):
+    said, shown = pair
+    assert same({"role": role, "content": said}, {"role": role, "content": shown})
+
+
+@given(TEXTS.map(visible).flatmap(lambda said: st.tuples(st.just(said), renderings(said))))
+def test_nor_does_it_in_the_arguments_of_a_call(pair):
+    def calling(said):
+        arguments = json.dumps({"path": ["a", said]})
+        return assistant(None, tool_calls=[{"id": "x", "function": {"name": "f", "arguments": arguments}}])
+
+    assert same(*map(calling, pair))
+
+
+def test_thinking_that_ended_a_line_leaves_no_blank():
+    assert same(assistant("A \nB"), assistant("A <think>R</think>\nB"), assistant("A\nB"))
+
+
+#: The last digest of CHAIN by the code before `store/visible.py`.
+CHAIN = [system("Be brief. \r\nEnd."), user("Zoe\u0308\u200b?"), assistant("a\u00a0b \n c"), user("more")]
+BEFORE = "79a910eddae0209d7a10aed27f1c5ade"
+
+
+def test_rows_of_before_are_found_by_the_digests_that_they_have():
+    forms = [form(message) for message in CHAIN]
+    digests = chain(root("t", "k"), forms)
+    assert former.of_chain(root("t", "k"), forms, digests)[digests[-1]].hex() == BEFORE
+
+
+def test_a_text_without_anything_unseen_has_the_digest_that_it_had():
+    plain = [system("Be brief.\nEnd."), user("Zoë?"), assistant("a b\n c"), user(" more \n")]
+    forms = [form(message) for message in plain]
+    assert former.of_chain(b"", forms, chain(b"", forms)) == {}
+    assert all(each.former is None for each in forms)

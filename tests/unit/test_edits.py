@@ -1,8 +1,13 @@
 """What counts as an answer that the user wrote anew, and what a client may have done by itself."""
 
+import unicodedata
+
 import pytest
+from hypothesis import given
 
 from learner.score.edits import corrected, is_edit
+from store.visible import visible
+from tests.fakes.renderings import renderings
 from tests.fakes.spooled import assistant, system, user
 
 SAID = "The capital of Australia is Sydney, a city by the sea."
@@ -62,3 +67,22 @@ def test_an_edited_answer_stands_where_the_answer_stood_and_was_gone_on_from(mes
 def test_chinese_is_compared_by_characters():
     assert is_edit("澳大利亚的首都是悉尼。", "澳大利亚的首都是堪培拉。")
     assert not is_edit("澳大利亚的首都是悉尼。", "澳大利亚的首都是悉尼！")
+
+
+@given(renderings(ASKED[1]["content"]), renderings(SAID))
+def test_what_no_reader_can_see_is_no_edit(asked, kept):
+    assert corrected(ASKED, SAID, [user(asked), assistant(kept), user("And of Chile?")]) is None
+
+
+@given(renderings(ASKED[1]["content"]), renderings(f"{EDITED}\nSo it is."))
+def test_an_edit_is_seen_through_any_rendering_and_kept_without_what_software_left_in_it(asked, kept):
+    found = corrected(ASKED, SAID, [user(asked), assistant(kept), user("And of Chile?")])
+    assert found is not None
+    assert visible(found) == f"{EDITED}\nSo it is."
+    assert not set(found) & set("\r\x85\u2028\u200b\ufeff\u00ad\x00")
+
+
+def test_accents_in_the_other_form_are_the_same_words():
+    said, edited = "Zoë aß gestern süße Crêpes.", "Zoë aß heute süße Crêpes."
+    assert not is_edit(said, unicodedata.normalize("NFD", said))
+    assert is_edit(said, unicodedata.normalize("NFD", edited))
