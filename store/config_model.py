@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from store.config_base import Section
 from store.config_learning import Advantage, Batch, Guard, Judge, Loss, Publish, Teacher, Trainer, Watch
-from store.config_serving import Database, Engine, Gateway, Policy, Session, Storage
+from store.config_serving import Database, Engine, Gateway, Policy, Privacy, Session, Storage
 
 
 class Config(Section):
@@ -26,6 +26,7 @@ class Config(Section):
     policy: Policy = Policy()
     session: Session = Session()
     storage: Storage = Storage()
+    privacy: Privacy = Privacy()
     judge: Judge = Judge()
     teacher: Teacher = Teacher()
     batch: Batch = Batch()

@@ -117,6 +117,17 @@ class Storage(Section):
     )
 
 
+StoreFalse = Literal["ignore", "no_train", "no_record"]
+
+
+class Privacy(Section):
+    store_false: StoreFalse = Field(
+        "no_train",
+        description="what store: false in a request does. ignore: nothing; no_train: its chat turn is not "
+        "trained; no_record: nothing of the exchange is kept, whatever the endpoint, it is only counted",
+    )
+
+
 class Session(Section):
     max_turns: Positive = Field(32, description="main turns after which a session goes on in a new segment")
     idle_seconds: Seconds = Field(1800, description="seconds without a request until a session is closed")

@@ -57,7 +57,7 @@ REASONS: dict[str, str] = {
     "sampling_greedy": "sampled at temperature 0: not an on-policy sample",
     "sampling_truncated": "sampled with top-p, top-k or min-p, and batch.truncated drops those",
     "sampling_constrained": "sampled under a grammar, a forced tool call, a bias or penalties",
-    "store_false": "the client asked not to be trained on (store: false)",
+    "store_false": 'the client sent store: false; privacy.store_false = "ignore" would train such turns',
     "no_next_state": "the session ended before anything followed the answer",
     "no_quorum": "too few judge votes came back",
     "abstained": "the judge could not tell",

@@ -18,8 +18,10 @@ from gateway.fold.reply import fold
 from gateway.lineage import canonical, former, kinds
 from gateway.lineage.canonical import Form
 from gateway.lineage.decide import Asked, Prefix
+from gateway.privacy import forbids_recording
 from gateway.spool.format import Record
 from store.body import Body
+from store.config_serving import StoreFalse
 from store.turns import Recorded
 
 _OPENINGS = 3  # messages at the beginning of a request among which a summary may stand
@@ -35,6 +37,7 @@ class Draft:
     rows: tuple[Recorded, ...]
     message_count: int
     session_done: bool  # the client says that this was the session's last turn
+    unrecorded: bool = False  # `privacy.store_false` forbids to keep anything of it
 
     @property
     def size(self) -> int:
@@ -57,15 +60,20 @@ class _Request:
     root: bytes  # the digest that the key's histories begin with
     forms: Sequence[Form]  # of the messages
     digests: Sequence[bytes]  # the chain over the messages
+    store_false: StoreFalse
 
 
-def assemble(request: Record, reply: Record | None, policy_id: int | None) -> Draft:
+def assemble(
+    request: Record, reply: Record | None, policy_id: int | None, store_false: StoreFalse = "no_train"
+) -> Draft:
     """The turn of a request and its reply; `reply` is None where the relay died before it.
+
+    `store_false` is `privacy.store_false`.
 
     Raises:
         KeyError, ValueError: the request's meta lacks what every record has.
     """
-    read = _read(request)
+    read = _read(request, store_false)
     kind, kind_reason = kinds.kind_of(read.endpoint, read.meta.get("turn_type"), read.body, read.forms)
     folded = fold(reply.body) if reply is not None else Reply()
     answers: Sequence[Answer | None] = folded.answers or (None,)
@@ -76,10 +84,16 @@ def assemble(request: Record, reply: Record | None, policy_id: int | None) -> Dr
     )
     if reply is not None and not folded.answers and folded.error is None:
         rows = tuple(_with_excerpt(row, reply.body) for row in rows)
-    return Draft(_asked(read, kind), rows, len(read.messages), bool(read.meta.get("session_done")))
+    return Draft(
+        _asked(read, kind),
+        rows,
+        len(read.messages),
+        session_done=bool(read.meta.get("session_done")),
+        unrecorded=forbids_recording(read.body, store_false),
+    )
 
 
-def _read(request: Record) -> _Request:
+def _read(request: Record, store_false: StoreFalse) -> _Request:
     meta = request.meta
     body, pieces = read_body(request.body)
     endpoint = _endpoint(str(meta["path"]))
@@ -101,6 +115,7 @@ def _read(request: Record) -> _Request:
         root,
         forms,
         digests,
+        store_false,
     )
 
 
@@ -194,6 +209,7 @@ def _row(
             endpoint=read.endpoint,
             kind=kind[0],
             body=read.body,
+            store_false=read.store_false,
             status=status,
             capture=capture,
             has_prompt_ids=prompt_ids is not None,

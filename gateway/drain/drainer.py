@@ -66,6 +66,7 @@ class Drainer:
     _has_more: bool = False  # requests that ended, behind the present batch
     _settled_count: int = 0
     _aside_count: int = 0
+    _unrecorded_count: int = 0
     _unclear: tuple[str, str | None] | None = None  # the kind of error that ended the last pass
     #: When a turn was last written, or none waited to be, in seconds since 1970.
     advanced_at: float = field(default=0.0)
@@ -131,11 +132,15 @@ class Drainer:
         items: list[_Item] = []
         for pair in batch:
             try:
-                draft = assemble(*self.reader.load(pair), self._policy_id)
+                draft = assemble(*self.reader.load(pair), self._policy_id, self.config.privacy.store_false)
             except Exception as error:  # whatever one record holds, it must not stop all others
                 self._refuse(database, pair, error)
             else:
-                items.append(_Item(draft, pair, self.now()))
+                if draft.unrecorded:  # spooled by a worker with other settings
+                    self._settled.append(pair.id)
+                    self._unrecorded_count += 1
+                else:
+                    items.append(_Item(draft, pair, self.now()))
         return items
 
     def _write(self, database: Engine, items: Sequence[_Item]) -> None:
@@ -260,6 +265,7 @@ class Drainer:
             },
             settled=self._settled_count,
             set_aside=self._aside_count,
+            unrecorded=self._unrecorded_count,
             trouble=trouble,
         )
 

@@ -26,6 +26,7 @@ class Report:
     settled: int
     set_aside: int
     trouble: str | None  # why nothing is written now
+    unrecorded: int = 0  # by `privacy.store_false`
 
 
 def read(path: Path) -> Mapping[str, Any] | None:

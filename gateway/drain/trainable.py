@@ -6,6 +6,8 @@ from typing import Any
 from gateway.fold.align import Capture
 from gateway.fold.answer import Answer, Reply
 from gateway.lineage.kinds import CHAT
+from gateway.privacy import forbids_training
+from store.config_serving import StoreFalse
 
 _WITH_CHOICES = (CHAT, "/v1/completions")
 #: Never trained, whatever the settings say. Whether `truncated` is, the learner chooses: the gateway records.
@@ -38,6 +40,7 @@ def untrainable_reason(
     endpoint: str,
     kind: str,
     body: Mapping[str, Any],
+    store_false: StoreFalse,
     status: str,
     capture: Capture | None,
     has_prompt_ids: bool,
@@ -51,7 +54,7 @@ def untrainable_reason(
         return "side"
     if status != "ok":
         return "status"
-    if body.get("store") is False:
+    if forbids_training(body, store_false):
         return "store_false"
     if capture is None or (capture.reason is None and not has_prompt_ids):
         return "no_ids"

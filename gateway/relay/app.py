@@ -40,7 +40,13 @@ class GatewayApp:
         self.health = Health(self._spool, router, self._upstreams, Metrics(paths.metrics, self._spool))
         key = config.engine.api_key.get_secret_value()
         services = Services(
-            router, self._upstreams, self._spool, self.health, key, (config.engine.served_name,)
+            router,
+            self._upstreams,
+            self._spool,
+            self.health,
+            key,
+            (config.engine.served_name,),
+            config.privacy.store_false,
         )
         self._relay = Relay(services, gateway.max_body_bytes, gateway.write_timeout)
         self._side: FastAPI = make_side_app(services)

@@ -27,6 +27,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "dukou_overhead_seconds_sum": ("counter", "Dukou's own time in requests, the engine's excluded."),
     "dukou_overhead_seconds_count": ("counter", "Requests in dukou_overhead_seconds_sum."),
     "dukou_turns_lost_total": ("counter", "Turns that were served and not recorded."),
+    "dukou_turns_unrecorded_total": ("counter", "Turns that were served and by the settings not recorded."),
     "dukou_spool_bytes": ("gauge", "Bytes of all segments in the spool."),
     "dukou_spool_limit_bytes": ("gauge", "gateway.spool.max_bytes."),
     "dukou_drain_up": ("gauge", "1 while the drainer reports and Postgres takes what it writes."),
@@ -64,6 +65,7 @@ class Metrics:
         self._folder = folder
         self._spool = spool
         self._requests: Counter[tuple[str, int]] = Counter()
+        self._unrecorded: Counter[str] = Counter()
         self._own_seconds = 0.0
         self._own_count = 0
 
@@ -74,6 +76,10 @@ class Metrics:
             self._own_seconds += own_seconds
             self._own_count += 1
 
+    def unrecorded(self, reason: str) -> None:
+        """A turn is over of which, by the settings, nothing is kept."""
+        self._unrecorded[reason] += 1
+
     def save(self, in_flight: int) -> None:
         """Leaves the counts for the other workers. A full disk costs only what they show."""
         counts = {
@@ -82,6 +88,7 @@ class Metrics:
             "own_seconds": self._own_seconds,
             "own_count": self._own_count,
             "lost": self._spool.lost,
+            "unrecorded": dict(self._unrecorded),
         }
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +110,8 @@ class Metrics:
             for name, found in _of_worker(pid, counts).items():
                 samples.setdefault(name, []).extend(found)
         drainer = report.read(self._folder / report.FILE)
-        samples |= _of_drainer(drainer, now)
+        for name, found in _of_drainer(drainer, now).items():
+            samples.setdefault(name, []).extend(found)
         stalled = report.standstill(drainer, self._spool.waiting_bytes, now) is not None
         samples["dukou_drain_stalled"] = [({}, int(stalled))]
         return render(samples)
@@ -143,6 +151,9 @@ def _of_worker(pid: int, counts: Mapping[str, Any]) -> dict[str, list[Sample]]:
         "dukou_overhead_seconds_sum": [(worker, counts["own_seconds"])],
         "dukou_overhead_seconds_count": [(worker, counts["own_count"])],
         "dukou_turns_lost_total": [(worker, counts["lost"])],
+        "dukou_turns_unrecorded_total": [
+            ({**worker, "reason": reason}, n) for reason, n in counts.get("unrecorded", {}).items()
+        ],
     }
 
 
@@ -156,6 +167,10 @@ def _of_drainer(told: Mapping[str, Any] | None, now: float) -> dict[str, list[Sa
         "dukou_drain_settled_total": [({}, told["settled"])],
         "dukou_drain_set_aside_total": [({}, told["set_aside"])],
     }
+    if told.get("unrecorded"):
+        samples["dukou_turns_unrecorded_total"] = [
+            ({"worker": "drainer", "reason": "store_false"}, told["unrecorded"])
+        ]
     if told["oldest"] is not None:
         samples["dukou_drain_lag_seconds"] = [({}, max(0.0, now - told["oldest"]))]
     return samples

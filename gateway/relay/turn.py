@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from gateway import privacy
 from gateway.relay import capture, ending, identity, settle
 from gateway.relay.client import Client, Inbound
 from gateway.relay.connection import Request
@@ -24,6 +25,7 @@ from gateway.relay.passing import Answer
 from gateway.relay.routes import Engine, Router
 from gateway.relay.upstream import Reply, Upstreams
 from gateway.spool.writer import SpoolWriter
+from store.config_serving import StoreFalse
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Services:
     health: Health
     engine_key: str  # "" where the engine asks for none
     models: tuple[str, ...]  # the names that clients may ask for
+    store_false: StoreFalse
 
 
 class Turn:
@@ -196,13 +199,21 @@ class Turn:
     def _record_request(self, added: tuple[str, ...]) -> None:
         if not self._requested:
             self._requested = True
+            if self._is_unrecorded():
+                return
             stream = self._parsed.get("stream") is True
             meta = ending.request_meta(self._inbound, self._stated, self._engine, added, stream)
             self._services.spool.request(meta, self._inbound.body)
 
+    def _is_unrecorded(self) -> bool:
+        return privacy.forbids_recording(self._parsed, self._services.store_false)
+
     async def _record(self, end: Ending) -> None:
         self._record_request(())
         self._recorded = True
+        if self._is_unrecorded():
+            self._services.health.metrics.unrecorded("store_false")
+            return
         spool, sent_to, gone = self._services.spool, self._engine, self._client.gone
         meta = ending.reply_meta(
             self._inbound.id,

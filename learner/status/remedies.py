@@ -11,7 +11,7 @@ REMEDIES: dict[str, str] = {
     "sampling_greedy": "let clients sample at temperature 1, or leave it out",
     "sampling_truncated": "let clients leave out top_p, top_k and min_p; or batch.truncated = train",
     "sampling_constrained": "let clients leave out response_format, forced tools, penalties and biases",
-    "store_false": "clients decide this: they would have to leave out store: false",
+    "store_false": 'set privacy.store_false = "ignore", or let clients leave out store: false',
     "no_next_state": "longer conversations, or a longer session.idle_seconds",
     "no_quorum": "see the votes table for what the judge answered",
     "abstained": "a judge of kind llm decides where the rules cannot",

@@ -84,6 +84,13 @@ def test_the_text_names_each_drop_with_its_words():
     assert "The learner waits" in text
 
 
+def test_the_text_names_the_setting_where_store_false_costs_a_few_turns():
+    totals = (*TOTALS, Count(Stage.DROPPED, "store_false", 12))
+    text = " ".join(Report("default", Facts(SETTINGS, SNAPSHOT), totals).text().split())
+    words = 'the client sent store: false; privacy.store_false = "ignore" would train such turns'
+    assert f"- 12 lost as store_false: {words}" in text
+
+
 def test_without_postgres_only_the_sentence_is_left():
     text = Report("default", Facts(SETTINGS, trouble="connection refused")).text()
     assert text.startswith("The learner waits for Postgres")

@@ -101,6 +101,12 @@ CASES = {
 }
 
 
+def test_the_setting_is_named_that_keeps_turns_with_store_false_from_training():
+    words = sentence(facts(recent=(Count(Stage.DROPPED, "store_false", 12),)))
+    assert "12 of the newest 12 turns dropped as store_false (the client sent store: false;" in words
+    assert 'set privacy.store_false = "ignore"' in words
+
+
 def test_while_turns_wait_it_still_says_that_most_are_dropped():
     """What is left out before it is judged waits for its next state first."""
     recent = (Count(Stage.DROPPED, "sampling_truncated", 8), Count(Stage.AWAITING_NEXT, None, 1))

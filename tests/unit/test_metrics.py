@@ -74,6 +74,17 @@ def test_the_drainers_lag_is_the_age_of_what_waits_longest(metrics: Metrics, tmp
     assert 'dukou_drain_waiting_turns{for="parent"} 2' in shown
 
 
+def test_turns_that_may_not_be_kept_are_counted_where_they_end(metrics: Metrics, tmp_path: Path) -> None:
+    metrics.unrecorded("store_false")
+    metrics.save(0)
+    leave(tmp_path, report(unrecorded=3))
+    counts = {line for line in lines(metrics) if line.startswith("dukou_turns_unrecorded_total")}
+    assert counts == {
+        f'dukou_turns_unrecorded_total{{worker="{os.getpid()}",reason="store_false"}} 1',
+        'dukou_turns_unrecorded_total{worker="drainer",reason="store_false"} 3',
+    }
+
+
 def test_a_lag_that_is_not_there_has_no_line(metrics: Metrics, tmp_path: Path) -> None:
     leave(tmp_path, report(oldest=None))
     assert not any("lag" in line for line in lines(metrics))
