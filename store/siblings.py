@@ -25,7 +25,7 @@ _ABANDONED = text(
     " and t.trainable and t.prompt_hash is not null"
     " and exists (select from turns o where o.tenant = t.tenant and o.prompt_hash = t.prompt_hash"
     "   and o.session_id = t.session_id and o.kind = 'main' and o.id <> t.id"
-    "   and o.history_hash is distinct from t.history_hash"
+    "   and (o.history_hash = t.history_hash) is not true"
     "   and exists (select from turns c where c.parent_id = o.id and c.kind = 'main'))"
     " and not exists (select from scores sc where sc.turn_id = t.id and sc.value is not null)"
     " limit :limit for update of s skip locked"
