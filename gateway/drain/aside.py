@@ -65,15 +65,15 @@ def drain_again(database: Engine, config: Config) -> list[Result]:
     with database.begin() as connection:
         policy_id = policies.default(connection, config).id
         entries = set_aside.listed(connection)
-    return [_again(database, entry.id, policy_id, config.session.max_turns) for entry in entries]
+    return [_again(database, entry.id, policy_id, config) for entry in entries]
 
 
-def _again(database: Engine, turn_id: UUID, policy_id: int, max_turns: int) -> Result:
+def _again(database: Engine, turn_id: UUID, policy_id: int, config: Config) -> Result:
     try:
         with database.begin() as connection:
             kept = set_aside.take(connection, turn_id)
             if kept is not None:
-                _drain(connection, kept, policy_id, max_turns)
+                _drain(connection, kept, policy_id, config)
     except Exception as error:  # whatever one record holds, it must not stop the others
         if faults.fault_of(error) is faults.Fault.SERVICE:
             raise
@@ -84,15 +84,17 @@ def _again(database: Engine, turn_id: UUID, policy_id: int, max_turns: int) -> R
     return Result(turn_id, None)
 
 
-def _drain(connection: Connection, kept: bytes, policy_id: int, max_turns: int) -> None:
+def _drain(connection: Connection, kept: bytes, policy_id: int, config: Config) -> None:
     """Raises whatever the records hold that cannot be read."""
     records = {found.kind: found for found in records_of(kept)}
     if Kind.FEEDBACK in records:
         feedback.write(connection, [feedback.read(records[Kind.FEEDBACK])])
         return
-    draft = assemble(records[Kind.REQUEST], records.get(Kind.REPLY), policy_id)
+    draft = assemble(records[Kind.REQUEST], records.get(Kind.REPLY), policy_id, config.privacy.store_false)
     set_aside.remove_unreadable(connection, draft.asked.id)
-    record(connection, [draft], lambda _: False, max_turns=max_turns, now=datetime.now(UTC))
+    if not draft.unrecorded:
+        max_turns = config.session.max_turns
+        record(connection, [draft], lambda _: False, max_turns=max_turns, now=datetime.now(UTC))
 
 
 def records_of(kept: bytes) -> Iterator[Record]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from gateway.drain import aside, record
 from store.config_serving import Privacy
 from tests.fakes.ferry import Ferry
 from tests.fakes.gateway import ASK, CHAT, config_for, running
@@ -152,3 +153,26 @@ def test_the_drainer_keeps_nothing_of_what_was_spooled_under_another_setting(tmp
     ferry.drainer = ferry.new_drainer()  # it is settled: a restart does not count it again
     ferry.drain()
     assert ferry.drainer.report(ferry.clock).unrecorded == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "reasons"), [("ignore", [None]), ("no_train", ["store_false"]), ("no_record", [])]
+)
+def test_what_was_set_aside_is_drained_again_by_the_setting(tmp_path, db, monkeypatch, setting, reasons):
+    ferry = ferry_for(tmp_path, db, "no_train")
+    turn = turn_id(ferry.clock + 1)
+    ferry.worker.request(request_meta(turn, ferry.clock + 1), request_body([user(SECRET)], store=False))
+    ferry.worker.answer(turn, ferry.clock + 1.5, "X")
+    ferry.clock += 2
+
+    def failing(asked, known):
+        raise AttributeError("no such thing")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(record.lineage, "place", failing)
+        ferry.drain()
+    ferry.config = ferry.config.model_copy(update={"privacy": Privacy(store_false=setting)})
+    assert [result.error for result in aside.drain_again(db, ferry.config)] == [None]
+    assert [row.untrainable_reason for row in ferry.rows()] == reasons
+    with db.connect() as connection:
+        assert connection.scalar(text("select count(*) from set_aside")) == 0
