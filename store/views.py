@@ -210,6 +210,10 @@ VERSION_2: Mapping[str, str] = {
     ),
     "trajectory": TRAJECTORY.replace("t.started_at\nfrom", "t.started_at, t.trained_tokens\nfrom"),
     "progress": PROGRESS.replace("('side', 'endpoint')", "('side', 'endpoint', 'unreadable')"),
+    # Two answers that read the same are no choice between them.
+    "preference": PREFERENCE.replace(
+        "c.id <> rt.id", "c.id <> rt.id and (c.history_hash = rt.history_hash) is not true"
+    ),
     # A request whose records are set aside has a row too where its id was plausible: it is counted once.
     "funnel": FUNNEL.replace("from set_aside", f"from set_aside a where {_ALONE}"),
     "funnel_reason": FUNNEL_REASON.replace("from set_aside", f"from set_aside a where {_ALONE}"),

@@ -262,3 +262,12 @@ async def test_an_answer_that_was_made_again_is_evidence_against_it(desk):
             text("select rejected_turn_id, chosen_turn_id, because from preference")
         ).all()
     assert [tuple(pair) for pair in pairs] == [(rejected, chosen, "regenerated")]
+
+
+async def test_two_answers_that_read_the_same_are_no_pair(desk):
+    alike = {"session_id": "s", "prompt_hash": b"p", "history_hash": b"h"}
+    desk.turn(0, Stage.DROPPED, "no_next_state", **alike)
+    desk.turn(2, session_id="s", parent_id=desk.turn(1, Stage.SCORED, **alike))
+    assert apply_siblings(desk.db, EPOCH) == 0
+    with desk.db.connect() as connection:
+        assert connection.scalar(text("select count(*) from preference")) == 0
