@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 SamplingClass = Literal["free", "truncated", "constrained", "greedy"]
 
-DEFAULT_TEMPERATURE = 1.0  # the engine's own, for a request that names none
+DEFAULT_TEMPERATURE = 1.0  # the engine's own, where neither request nor model names one
+GREEDY_BELOW = 1e-6  # a temperature that the engine takes for 0
 UNTRUNCATED_TOP_K = 1 << 30  # the engine's own word for "all tokens"
 
 #: Request fields that are about sampling: stored as they were sent.
@@ -27,7 +28,7 @@ FIELDS = (
 )  # fmt: skip
 _GRAMMARS = (
     "regex", "ebnf", "json_schema", "structural_tag", "guided_json", "guided_regex", "guided_choice",
-    "guided_grammar", "custom_logit_processor", "logit_bias",
+    "guided_grammar", "custom_logit_processor", "logit_bias", "beam_width",
 )  # fmt: skip
 #: A request that has none of these is sampled freely.
 _TELLING = frozenset(
@@ -44,13 +45,14 @@ def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def temperature(body: Mapping[str, Any]) -> float:
+    """What a body says; see `gateway.drain.effective` for what an answer was sampled at."""
     value = _number(body.get("temperature"))
     return DEFAULT_TEMPERATURE if value is None else value
 
 
 def classify(body: Mapping[str, Any]) -> SamplingClass:
-    """The class of a chat request's body."""
-    if temperature(body) <= 0 or _number(body.get("top_k")) == 1:
+    """The class of a chat request's body in which nothing is left out that the engine has a default for."""
+    if temperature(body) < GREEDY_BELOW or _number(body.get("top_k")) == 1:
         return "greedy"
     if _TELLING.isdisjoint(body):
         return "free"
@@ -89,4 +91,10 @@ def _is_truncated(body: Mapping[str, Any]) -> bool:
 
 
 def _number(value: Any, missing: float | None = None) -> float | None:
-    return float(value) if type(value) in (int, float) else missing
+    """A number as the engine reads it: from a text or a truth value too."""
+    if not isinstance(value, int | float | str):
+        return missing
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return missing

@@ -17,7 +17,11 @@ STRICT = {"type": "function", "function": {"name": "f", "strict": True}}
         ({"tools": [TOOL], "tool_choice": "auto"}, "free"),
         ({"tools": [STRICT], "tool_choice": "none"}, "free"),
         ({"temperature": 0}, "greedy"),
+        ({"temperature": 1e-7}, "greedy"),
+        ({"temperature": "0"}, "greedy"),
         ({"top_k": 1}, "greedy"),
+        ({"top_k": "1"}, "greedy"),
+        ({"top_p": "0.9"}, "truncated"),
         ({"temperature": 0, "response_format": {"type": "json_object"}}, "greedy"),
         ({"top_p": 0.9}, "truncated"),
         ({"top_k": 50}, "truncated"),
@@ -38,12 +42,13 @@ def test_the_class_says_what_the_logprobs_mean(body, expected):
     assert classify(body) == expected
 
 
-def test_a_missing_temperature_is_the_engines_default():
-    assert [temperature(body) for body in ({}, {"temperature": None}, {"temperature": 0.3})] == [
-        1.0,
-        1.0,
-        0.3,
-    ]
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, 1.0), (0.3, 0.3), ("0.3", 0.3), (True, 1.0), ("warm", 1.0), ([], 1.0), (10**400, 1.0)],
+)
+def test_a_temperature_is_read_as_the_engine_reads_it(value, expected):
+    """The engine takes a text for its number, and refuses what is none."""
+    assert (temperature({"temperature": value}), temperature({})) == (expected, 1.0)
 
 
 def test_parameters_are_kept_as_sent_and_nothing_else_is():
