@@ -4,13 +4,14 @@ Three of its habits shape this file: an update may answer 400 although the weigh
 when it is sent along, and a paused engine fails its own readiness check.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import httpx
+import orjson
 
 _CHAT_SECONDS = 20.0
 
@@ -41,6 +42,15 @@ class HalfUpdatedError(ControlError):
 class ModelInfo:
     model_path: str
     weight_version: str | None  # the label; an adapter does not move it
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSource:
+    """Where an engine has the values from that it takes for sampling fields which a request leaves out."""
+
+    defaults: str | None  # model | openai; None: it does not say
+    model_path: str | None  # what it was started with; a weight update does not move it
+    preferred: Mapping[str, Any]  # --preferred-sampling-params
 
 
 class Control:
@@ -106,6 +116,16 @@ class Control:
         body = self._body("/server_info", self._send("GET", "/server_info", None, self._look))
         found = body.get("max_loras_per_batch")
         return found if isinstance(found, int) else None
+
+    def sampling_source(self) -> SamplingSource:
+        """What it was started with, as far as sampling goes."""
+        body = self._body("/server_info", self._send("GET", "/server_info", None, self._look))
+        body = body if isinstance(body, dict) else {}
+        return SamplingSource(
+            defaults=_text(body.get("sampling_defaults")),
+            model_path=_text(body.get("model_path")),
+            preferred=_object(body.get("preferred_sampling_params")),
+        )
 
     def pause(self, mode: PauseMode = "in_place") -> None:
         """`in_place` keeps running requests and their caches as they are until `continue_`."""
@@ -247,3 +267,16 @@ def _complaint(path: str, response: httpx.Response) -> str:
     else:
         said = body
     return f"{path} answered {response.status_code}: {str(said)[:300]}"
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """An object, or the text of one."""
+    try:
+        found = orjson.loads(value) if isinstance(value, str) else value
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

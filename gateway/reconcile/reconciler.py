@@ -35,6 +35,7 @@ from gateway.reconcile.decide import (
     serving,
     waiting,
 )
+from gateway.reconcile.defaults import Defaults
 from gateway.reconcile.inspection import Inspected, Inspector
 from gateway.reconcile.probe import BadProbeError
 from gateway.reconcile.publish import load, verify
@@ -72,6 +73,7 @@ class Reconciler:
         self._rest = rest
         self._inspector = Inspector(checksums=config.publish.checksums)
         self._tests = tests
+        self._defaults = Defaults(clock)
         remembered = routes_file.remember(routes)
         self._memories = {control.url: remembered.get(control.url, Memory()) for control in controls}
         name = config.policy.name
@@ -96,6 +98,7 @@ class Reconciler:
             live = self._books.live()
             self._wanted = self._wanted if live is None else live.wanted
             view = look(control)
+            self._defaults.look(control, view.health, view.dialect)
             before = self._memories[control.url]
             decision = self._decide(control, view, before, live)
             if decision.act is Act.WAIT or live is None:
@@ -228,9 +231,11 @@ class Reconciler:
         live = self._books.live()
         self._wanted = self._wanted if live is None else live.wanted
         route = self._books.follow(control.url) or Route("starting", "its reconciler has not spoken yet")
-        if control.health() is Health.DEAD:
+        health = control.health()
+        self._defaults.look(control, health, route.dialect)
+        if health is Health.DEAD:
             route = Route("dead", "nobody answers at this address", dialect=route.dialect)
-        self._routes[control.url] = route
+        self._routes[control.url] = self._defaults.told(control.url, route)
         self._write_routes()
 
     def _tell(self, url: str, route: Route) -> None:
@@ -241,6 +246,7 @@ class Reconciler:
         """Tells the workers: an update may begin as soon as this returns."""
         if self._tests is not None:
             route = self._tests.told(url, route)
+        route = self._defaults.told(url, route)
         if self._routes.get(url) != route and route.reason is not None:
             _log.info("%s is %s: %s", url, route.state, route.reason)
         self._routes[url] = route
@@ -255,7 +261,8 @@ class Reconciler:
 
     def _write_routes(self) -> None:
         policy, model = self._config.policy.name, self._config.engine.served_name
-        routes_file.write(self._path, policy, model, self._routes, self._wanted)
+        known = self._defaults.known()
+        routes_file.write(self._path, policy, model, self._routes, self._wanted, known)
 
     def _beat(self) -> None:
         if self._clock() < self._beat_at:

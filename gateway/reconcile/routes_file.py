@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -15,10 +16,22 @@ from gateway.reconcile.beside import Wanted
 from gateway.reconcile.decide import Memory, Route, adapter_version
 
 NOBODY = Wanted()
+NOTHING_KNOWN: Mapping[str, Mapping[str, Any]] = {}
 
 
-def write(path: Path, policy: str, model: str, routes: Mapping[str, Route], wanted: Wanted = NOBODY) -> None:
-    """Replaces the file atomically. `routes`: by engine URL. `wanted`: who is sent to another version."""
+def write(
+    path: Path,
+    policy: str,
+    model: str,
+    routes: Mapping[str, Route],
+    wanted: Wanted = NOBODY,
+    defaults: Mapping[str, Mapping[str, Any]] = NOTHING_KNOWN,
+) -> None:
+    """Replaces the file atomically.
+
+    `routes`: by engine URL. `wanted`: who is sent to another version. `defaults`: what an engine takes for
+    sampling fields that a chat request leaves out, by engine URL; an engine that is missing: unknown.
+    """
     trial = wanted.trial
     content = {
         "policy": policy,
@@ -36,6 +49,7 @@ def write(path: Path, policy: str, model: str, routes: Mapping[str, Route], want
                 "adapter": route.adapter,
                 "dialect": route.dialect,
                 "beside": _by_version(route.beside, policy),
+                "sampling_defaults": defaults.get(url),
             }
             for url, route in routes.items()
         ],

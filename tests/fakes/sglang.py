@@ -39,6 +39,8 @@ class FakeSGLang:
     weights: str = "base"
     adapters: dict[str, str] = field(default_factory=dict)
     places: int = 8  # --max-loras-per-batch
+    sampling_defaults: str | None = "model"  # --sampling-defaults; None: a version that does not say
+    preferred: dict[str, Any] | None = None  # --preferred-sampling-params
     paused: bool = False
     loading: bool = False
     plain: bool = False  # some other OpenAI-compatible server
@@ -101,7 +103,11 @@ class FakeSGLang:
         return 200, {"model_path": self.weights, "weight_version": self.label}
 
     def on_server_info(self, _: dict[str, Any]) -> tuple[int, Any]:
-        return 200, {"max_loras_per_batch": self.places}
+        said: dict[str, Any] = {"max_loras_per_batch": self.places, "model_path": self.base}
+        said |= {"preferred_sampling_params": self.preferred}
+        if self.sampling_defaults is not None:
+            said["sampling_defaults"] = self.sampling_defaults
+        return 200, said
 
     def on_v1_models(self, _: dict[str, Any]) -> tuple[int, Any]:
         cards: list[dict[str, Any]] = [{"id": "policy", "parent": None}]

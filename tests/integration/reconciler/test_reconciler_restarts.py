@@ -1,5 +1,6 @@
 """Whatever else restarts, pauses or goes away."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,48 @@ def test_a_restarted_engine_is_brought_back_to_the_live_version(world: World, fa
     fake.loading = False
     (route,) = world.tick()
     assert (route["state"], route["version_low"], fake.label) == ("ready", 1, "1")
+
+
+def test_the_workers_are_told_what_an_engine_takes_for_left_out_fields(
+    world: World, fake: FakeSGLang
+) -> None:
+    """K15."""
+    qwen = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+    (Path(fake.base) / "generation_config.json").write_text(json.dumps(qwen | {"do_sample": True}))
+    (route,) = world.tick()
+    assert (route["state"], route["sampling_defaults"]) == ("ready", qwen)
+    folder = world.make(1)
+    (folder / "generation_config.json").write_text('{"temperature": 0.2}')
+    world.live(1)
+    (route,) = world.tick()
+    assert (route["version_low"], route["sampling_defaults"]) == (1, qwen)
+    fake.die()
+    (route,) = world.tick()
+    assert (route["state"], route["sampling_defaults"]) == ("dead", None)
+    fake.sampling_defaults = "openai"
+    fake.restart()
+    (route,) = world.tick()
+    assert (route["state"], route["sampling_defaults"], route["reason"]) == ("ready", {}, None)
+
+
+def test_of_an_engine_whose_model_is_not_seen_the_workers_are_told_why_it_is_unknown(
+    world: World, fake: FakeSGLang
+) -> None:
+    fake.base = "Qwen/Qwen3-8B"
+    (route,) = world.tick()
+    assert (route["state"], route["sampling_defaults"]) == ("ready", None)
+    assert "is not known: its model 'Qwen/Qwen3-8B' is no absolute path" in route["reason"]
+
+
+def test_a_reconciler_that_follows_another_one_sees_the_same(world: World, fake: FakeSGLang) -> None:
+    (Path(fake.base) / "generation_config.json").write_text('{"temperature": 0.6}')
+    world.tick()
+    other = World(world.db, world.folder, [fake], owner="there", joins=world)
+    try:
+        (route,) = other.tick(0.0)
+        assert (route["state"], route["sampling_defaults"]) == ("ready", {"temperature": 0.6})
+    finally:
+        other.close()
 
 
 def test_a_pause_that_a_killed_reconciler_left_behind_is_ended(world: World, fake: FakeSGLang) -> None:

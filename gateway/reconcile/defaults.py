@@ -1,0 +1,154 @@
+"""What an engine takes for the sampling fields that a chat request leaves out.
+
+With `--sampling-defaults model`, which is its own choice, SGLang takes them from the `generation_config.json`
+of the folder that it was started with: a weight update or an adapter changes nothing in it. No reply tells
+them. `/server_info` says where they come from, and the file is read where this host can see it. They hold for
+`/v1/chat/completions` only.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gateway.drain.effective import FIELDS
+from gateway.reconcile.control import Control, ControlError, Health, SamplingSource
+from gateway.reconcile.decide import Route
+
+FILE = "generation_config.json"
+#: What `--preferred-sampling-params` adds to a chat answer: only what no chat request sets by itself.
+_PREFERRED = ("json_schema", "structural_tag", "beam_width")
+_LARGEST = 2**20  # bytes of the file
+_AGAIN_SECONDS = 10.0  # after which an engine whose defaults are unknown is asked again
+
+
+class UnknownError(Exception):
+    """The defaults are not known; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is known of one engine. `taken` None: unknown, for the reason `why`."""
+
+    taken: Mapping[str, Any] | None
+    why: str | None
+    at: float
+
+
+class Defaults:
+    """What each engine takes: read once in each of its lives, tried again while it is unknown."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
+
+    def look(self, control: Control, health: Health, dialect: str | None) -> None:
+        """Asks an SGLang that is ready and not known yet; what is gone may come back as another."""
+        if health in (Health.DEAD, Health.STARTING):
+            self._seen.pop(control.url, None)
+        if health is not Health.READY or dialect != "sglang" or not self._is_due(control.url):
+            return
+        try:
+            self._seen[control.url] = _Seen(read(control), None, self._clock())
+        except (UnknownError, ControlError) as error:
+            self._seen[control.url] = _Seen(None, str(error), self._clock())
+
+    def known(self) -> dict[str, Mapping[str, Any]]:
+        """By engine URL, of the engines whose defaults are known."""
+        return {url: seen.taken for url, seen in self._seen.items() if seen.taken is not None}
+
+    def told(self, url: str, route: Route) -> Route:
+        """The route, with the reason where the defaults of a ready engine are unknown."""
+        seen = self._seen.get(url)
+        if route.state != "ready" or route.reason is not None or seen is None or seen.why is None:
+            return route
+        reason = f"what it takes for sampling fields that a request leaves out is not known: {seen.why}"
+        return replace(route, reason=reason)
+
+    def _is_due(self, url: str) -> bool:
+        seen = self._seen.get(url)
+        return seen is None or (seen.taken is None and self._clock() - seen.at >= _AGAIN_SECONDS)
+
+
+def read(control: Control) -> dict[str, Any]:
+    """What an engine takes for left-out fields of a chat request; empty: nothing, so plain temperature 1.
+
+    Raises:
+        UnknownError: it does not say, or its model's folder is not to be seen from here.
+        ControlError: it could not be asked.
+    """
+    source = control.sampling_source()
+    return {**_of_model(source), **preferred(source.preferred)}
+
+
+def _of_model(source: SamplingSource) -> dict[str, Any]:
+    if source.defaults == "openai":
+        return {}
+    if source.defaults != "model":
+        raise UnknownError("it does not say --sampling-defaults")
+    if not source.model_path:
+        raise UnknownError("it does not say its model's folder")
+    return recommended(Path(source.model_path))
+
+
+def preferred(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--preferred-sampling-params` does to chat: a chat request overrides all else."""
+    added = {name: params[name] for name in _PREFERRED if params.get(name)}
+    if added.get("beam_width") == 1:
+        del added["beam_width"]
+    return added
+
+
+def recommended(folder: Path) -> dict[str, Any]:
+    """What a model's folder recommends for FIELDS; empty where it has no such file.
+
+    Raises:
+        UnknownError: the folder or its file cannot be read from here, or makes no sense.
+    """
+    file = folder / FILE
+    if not folder.is_absolute():
+        raise UnknownError(f"its model {str(folder)!r} is no absolute path; start it with one")
+    try:
+        if not (folder / "config.json").is_file():
+            raise UnknownError(f"this host sees no model in {folder}")
+        if not file.is_file():
+            return {}
+        with file.open("rb") as opened:
+            content = opened.read(_LARGEST + 1)
+    except OSError as error:
+        raise UnknownError(f"{file} cannot be read: {error.strerror or error}") from error
+    try:
+        return parse(content)
+    except ValueError as error:
+        raise UnknownError(f"{file} {error}") from error
+
+
+def parse(content: bytes) -> dict[str, Any]:
+    """The values of FIELDS in a `generation_config.json`; null counts as missing, as it does for SGLang.
+
+    Raises:
+        ValueError: the file is too large, no JSON object, or a value is no finite number.
+    """
+    if len(content) > _LARGEST:
+        raise ValueError(f"has more than {_LARGEST} bytes")
+    try:
+        config = json.loads(content.decode())
+    except (ValueError, RecursionError):
+        raise ValueError("is no JSON") from None
+    if not isinstance(config, dict):
+        raise ValueError("is no JSON object")  # noqa: TRY004 (a bad file, not a bad call)
+    found = {name: config[name] for name in FIELDS if config.get(name) is not None}
+    for name, value in found.items():
+        if not _is_number(value):
+            raise ValueError(f"has a {name} that is no finite number")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:
+        return False

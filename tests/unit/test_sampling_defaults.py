@@ -1,0 +1,183 @@
+"""What an engine takes for left-out fields: read from /server_info and the model's own file, or unknown."""
+
+import json
+import os
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.drain.effective import FIELDS
+from gateway.reconcile.control import Control, ControlError, Health
+from gateway.reconcile.decide import Route
+from gateway.reconcile.defaults import Defaults, UnknownError, parse, preferred, read, recommended
+
+URL = "http://engine"
+QWEN3 = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+
+
+class Engine:
+    """A /server_info that says what the test has it say."""
+
+    def __init__(self, **said):
+        self.said, self.status, self.asked = said, 200, 0
+
+    def control(self):
+        return Control(URL, transport=httpx.MockTransport(self._answer))
+
+    def _answer(self, request):
+        assert request.url.path == "/server_info"
+        self.asked += 1
+        return httpx.Response(self.status, json=self.said)
+
+
+def model(folder, content=None):
+    """A model's folder; `content` of its generation_config.json, None: it has none."""
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    if content is not None:
+        (folder / "generation_config.json").write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"{}", {}),
+        (json.dumps(QWEN3 | {"do_sample": False, "max_new_tokens": 9, "bos_token_id": 1}).encode(), QWEN3),
+        (b'{"temperature": null, "top_k": 0, "repetition_penalty": 1.05, "presence_penalty": 1.5}',
+         {"top_k": 0, "repetition_penalty": 1.05}),
+        (b'{"temperature": 0.6, "temperature": 0.7}', {"temperature": 0.7}),
+    ],
+)  # fmt: skip
+def test_of_a_models_file_the_fields_count_that_the_engine_takes(content, found):
+    """Held against transformers 5.19 and SGLang 0.5.23, which read these files so."""
+    assert parse(content) == found
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is no JSON"),
+        (b"\xff", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"[1]", "is no JSON object"),
+        (b'{"temperature": "0.6"}', "has a temperature that is no finite number"),
+        (b'{"top_k": true}', "has a top_k that is no finite number"),
+        (b'{"min_p": NaN}', "has a min_p that is no finite number"),
+        (b'{"top_p": 1' + b"0" * 400 + b"}", "has a top_p that is no finite number"),
+        (b" " * (2**20 + 1), "has more than 1048576 bytes"),
+    ],
+)
+def test_a_file_that_makes_no_sense_leaves_the_defaults_unknown(tmp_path, content, why):
+    folder = model(tmp_path / "m", content)
+    with pytest.raises(UnknownError, match=why):
+        recommended(folder)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "0.6", [1]])
+FILES = st.dictionaries(st.sampled_from((*FIELDS, "x")), VALUES).map(lambda made: json.dumps(made).encode())
+
+
+@given(FILES | st.binary(max_size=40))
+def test_whatever_the_file_holds_numbers_come_of_it_or_an_error(content):
+    try:
+        found = parse(content)
+    except ValueError:
+        return
+    assert set(found) <= set(FIELDS)
+    assert all(float("-inf") < value < float("inf") for value in found.values())
+
+
+def test_a_model_without_the_file_recommends_nothing(tmp_path):
+    assert recommended(model(tmp_path / "m")) == {}
+
+
+@pytest.mark.parametrize("path", ["Qwen/Qwen3-8B", "models/here", "/no/such/folder", "/\x00"])
+def test_a_model_that_this_host_does_not_see_recommends_nobody_knows_what(path):
+    engine = Engine(sampling_defaults="model", model_path=path)
+    with engine.control() as control, pytest.raises(UnknownError, match=r"absolute path|sees no model"):
+        read(control)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_said_so(tmp_path):
+    folder = model(tmp_path / "m", b"{}")
+    (folder / "generation_config.json").chmod(0)
+    with pytest.raises(UnknownError, match="cannot be read: Permission denied"):
+        recommended(folder)
+
+
+@pytest.mark.parametrize("prefers", [{"temperature": 0.3, "top_p": 0.5}, '{"temperature": 0.3}', None, "x"])
+def test_the_file_counts_with_model_and_nothing_with_openai(tmp_path, prefers):
+    """What is preferred reaches no chat request: each sets every such field itself."""
+    said = {"model_path": str(model(tmp_path / "m", json.dumps(QWEN3).encode()))}
+    said["preferred_sampling_params"] = prefers
+    with Engine(sampling_defaults="model", **said).control() as control:
+        assert read(control) == QWEN3
+    with Engine(sampling_defaults="openai", **said).control() as control:
+        assert read(control) == {}
+
+
+def test_preferences_that_no_chat_request_sets_hold_for_chat_too():
+    kept = {"json_schema": "{}", "structural_tag": "t", "beam_width": 2}
+    assert preferred(kept | {"temperature": 0.1, "regex": "a"}) == kept
+    assert preferred({"beam_width": 1, "json_schema": None}) == {}
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"sampling_defaults": None}, {"sampling_defaults": "vendor"}, {"sampling_defaults": "model"}]
+)
+def test_an_engine_that_does_not_say_is_unknown(said):
+    with Engine(**said).control() as control, pytest.raises(UnknownError, match="it does not say"):
+        read(control)
+
+
+def test_an_engine_is_asked_once_in_each_of_its_lives():
+    engine, defaults = Engine(sampling_defaults="openai"), Defaults(lambda: 0.0)
+    with engine.control() as control:
+        for _ in range(3):
+            defaults.look(control, Health.READY, "sglang")
+        for health in (Health.PAUSED, Health.SILENT):
+            defaults.look(control, health, "sglang")
+        assert (engine.asked, defaults.known()) == (1, {URL: {}})
+        for health in (Health.STARTING, Health.DEAD):
+            defaults.look(control, health, "sglang")
+            assert defaults.known() == {}
+            defaults.look(control, Health.READY, "sglang")
+            assert defaults.known() == {URL: {}}
+        assert engine.asked == 3
+
+
+def test_one_that_is_unknown_says_why_and_is_asked_again():
+    now = [0.0]
+    engine, defaults = Engine(sampling_defaults="openai"), Defaults(lambda: now[0])
+    engine.status = 503
+    with engine.control() as control:
+        for _ in range(2):
+            defaults.look(control, Health.READY, "sglang")
+        assert (engine.asked, defaults.known()) == (1, {})
+        assert "/server_info answered 503" in defaults.told(URL, Route("ready")).reason
+        assert defaults.told(URL, Route("ready", "slow")).reason == "slow"
+        assert defaults.told(URL, Route("dead")).reason is None
+        engine.status, now[0] = 200, 10.0
+        defaults.look(control, Health.READY, "sglang")
+    assert (engine.asked, defaults.known()) == (2, {URL: {}})
+    assert defaults.told(URL, Route("ready")).reason is None
+
+
+@pytest.mark.parametrize("dialect", ["plain", "vllm", None])
+def test_another_server_than_sglang_is_not_asked_and_stays_unknown(dialect):
+    engine, defaults = Engine(), Defaults()
+    with engine.control() as control:
+        defaults.look(control, Health.READY, dialect)
+    assert (engine.asked, defaults.known(), defaults.told(URL, Route("ready"))) == (0, {}, Route("ready"))
+
+
+def test_an_engine_that_is_gone_is_unknown():
+    def gone(request):
+        raise httpx.ConnectError("refused", request=request)
+
+    with Control(URL, transport=httpx.MockTransport(gone)) as control, pytest.raises(ControlError):
+        read(control)
