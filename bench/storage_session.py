@@ -78,6 +78,7 @@ class Session:
             "stream": False,
         }
         answered = {"id": turn, "outcome": "ok", "http_status": 200, "version_min": 0, "version_max": 0}
+        answered["sampling_defaults"] = {}
         answered |= {"first_byte_ns": asked["at_ns"], "finished_ns": asked["at_ns"]}
         logprobs = [[-self._random.expovariate(1.0), one, None] for one in ids]
         choice = {

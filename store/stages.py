@@ -54,6 +54,7 @@ REASONS: dict[str, str] = {
     "empty_answer": "the answer has no tokens",
     "forgotten": "its text was forgotten (python -m store.forget)",
     "retry": "the client sent the same request again",
+    "sampling_unknown": "the request leaves out how to sample, and what the engine took for it is not known",
     "sampling_greedy": "sampled at temperature 0: not an on-policy sample",
     "sampling_truncated": "sampled with top-p, top-k or min-p, and batch.truncated drops those",
     "sampling_constrained": "sampled under a grammar, a forced tool call, a bias or penalties",

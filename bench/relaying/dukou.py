@@ -91,6 +91,7 @@ def _settings(folder: Path, upstream: int, url: str, port: int, dialect: str) ->
     """A config file, and the routes file that a reconciler would have written."""
     engine = f"http://127.0.0.1:{upstream}"
     route = {"url": engine, "state": "ready", "version_low": 1, "version_high": 1, "dialect": dialect}
+    route |= {"sampling_defaults": {}}
     run = folder / "run"
     run.mkdir(parents=True, exist_ok=True)
     (run / "routes.json").write_text(json.dumps({"engines": [route]}))

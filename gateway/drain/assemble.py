@@ -9,7 +9,7 @@ from uuid import UUID
 
 import numpy as np
 
-from gateway.drain import sampling, trainable
+from gateway.drain import effective, sampling, trainable
 from gateway.fold import align, stated
 from gateway.fold.answer import Answer, Reply
 from gateway.fold.body import read as read_body
@@ -168,7 +168,8 @@ def _row(
     capture = align.align(answer, alone if isinstance(alone, int) else None) if answer is not None else None
     version = _version(answer, reply_meta)
     is_chat = read.endpoint == kinds.CHAT and bool(read.body)
-    sampling_class = sampling.classify(read.body) if is_chat else None
+    defaults = _defaults(reply_meta) if is_chat else None
+    sampling_class = effective.sampling_class(read.body, defaults) if is_chat else None
     history_hash, exchange_hash = _with_answer(read, answer)
     prompt_hash = read.digests[-1] if read.digests else None
     prompt_ids = answer.prompt_ids if answer is not None else None
@@ -193,6 +194,7 @@ def _row(
         http_status=reply_meta.get("http_status"),
         body=read.pieces,
         sampling=mark.json(sampling.parameters(read.body)) if read.body else None,
+        sampling_defaults=mark.json(defaults),
         response_text=mark.text(_said(answer)),
         reasoning_text=mark.text(answer.reasoning) if answer is not None else None,
         tool_calls=mark.json(answer.tool_calls) if answer is not None and answer.tool_calls else None,
@@ -204,7 +206,7 @@ def _row(
         response_logprobs=capture.logprobs if capture is not None else None,
         capture=capture.kind if capture is not None else "none",
         sampling_class=sampling_class,
-        temperature=sampling.temperature(read.body) if is_chat else None,
+        temperature=effective.temperature(read.body, defaults) if is_chat else None,
         untrainable_reason=trainable.untrainable_reason(
             endpoint=read.endpoint,
             kind=kind[0],
@@ -257,6 +259,12 @@ def _version(answer: Answer | None, reply_meta: Mapping[str, Any]) -> tuple[int,
         return answer.version
     low, high = reply_meta.get("version_min"), reply_meta.get("version_max")
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+
+
+def _defaults(reply_meta: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the engine that answered takes for left-out fields; None: not known, or recorded before it was."""
+    found = reply_meta.get("sampling_defaults")
+    return found if isinstance(found, dict) else None
 
 
 def _said(answer: Answer | None) -> str | None:

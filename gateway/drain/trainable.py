@@ -11,7 +11,11 @@ from store.config_serving import StoreFalse
 
 _WITH_CHOICES = (CHAT, "/v1/completions")
 #: Never trained, whatever the settings say. Whether `truncated` is, the learner chooses: the gateway records.
-_SAMPLING_REASONS = {"greedy": "sampling_greedy", "constrained": "sampling_constrained"}
+_SAMPLING_REASONS = {
+    None: "sampling_unknown",
+    "greedy": "sampling_greedy",
+    "constrained": "sampling_constrained",
+}
 
 
 def status(outcome: str, endpoint: str, reply: Reply, answer: Answer | None) -> tuple[str, str | None]:
@@ -62,4 +66,4 @@ def untrainable_reason(
         return capture.reason
     if version is None:
         return "version_unknown"
-    return _SAMPLING_REASONS.get(sampling_class or "")
+    return _SAMPLING_REASONS.get(sampling_class)

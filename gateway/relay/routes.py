@@ -38,6 +38,8 @@ class Engine:
     beside: Mapping[int, str] = field(
         default_factory=dict, hash=False
     )  # version → adapter beside the live one
+    #: What it takes for sampling fields that a chat request leaves out; None: unknown.
+    sampling_defaults: Mapping[str, Any] | None = field(default=None, hash=False)
     exact: bool = False  # the versions are one request's own: they do not move with the engine
 
 
@@ -70,12 +72,17 @@ def parse(text: bytes) -> Routes:
             dialect=entry.get("dialect") or "sglang",
             reason=entry.get("reason"),
             beside={int(version): name for version, name in (entry.get("beside") or {}).items()},
+            sampling_defaults=_object(entry.get("sampling_defaults")),
         )
         for entry in payload["engines"]
     )
     trial = payload.get("trial") or {}
     others = Others(trial.get("version"), trial.get("share", 0.0), payload.get("pins") or {})
     return Routes(engines, known=True, others=others)
+
+
+def _object(value: object) -> Mapping[str, Any] | None:
+    return value if isinstance(value, dict) else None
 
 
 def choose(

@@ -22,7 +22,7 @@ LOST_BEFORE: dict[str, str] = {
         ),
         "next state",
     ),
-    **dict.fromkeys(("sampling_greedy", "sampling_constrained"), "next state"),
+    **dict.fromkeys(("sampling_unknown", "sampling_greedy", "sampling_constrained"), "next state"),
     **dict.fromkeys(("sampling_truncated", "no_quorum", "abstained"), "scored"),
     **dict.fromkeys(("stale", "not_an_ancestor", "too_long", "out_of_vocabulary", "no_spread"), "counted"),
     **dict.fromkeys(("no_hint", "zero_score", "cut_short"), "counted"),

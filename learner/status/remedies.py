@@ -8,9 +8,13 @@ REMEDIES: dict[str, str] = {
     "no_ids": "serve with SGLang as `python -m local.engine` starts it",
     "no_logprobs": "serve with SGLang and a --tool-call-parser: without one it sends no log-probabilities",
     "version_unknown": "run the reconciler (`python -m gateway`), which knows the version",
-    "sampling_greedy": "let clients sample at temperature 1, or leave it out",
-    "sampling_truncated": "let clients leave out top_p, top_k and min_p; or batch.truncated = train",
-    "sampling_constrained": "let clients leave out response_format, forced tools, penalties and biases",
+    "sampling_unknown": "start SGLang with --sampling-defaults openai, or with a model folder that the "
+    "gateway can read; or let clients state temperature, top_p, top_k, min_p and repetition_penalty",
+    "sampling_greedy": "let clients sample at temperature 1",
+    "sampling_truncated": "let clients leave out top_p, top_k and min_p (where the model recommends them: "
+    "engine.sampling_defaults = openai); or batch.truncated = train",
+    "sampling_constrained": "let clients leave out response_format, forced tools, penalties and biases "
+    "(where the model recommends a penalty: engine.sampling_defaults = openai)",
     "store_false": 'set privacy.store_false = "ignore", or let clients leave out store: false',
     "no_next_state": "longer conversations, or a longer session.idle_seconds",
     "no_quorum": "see the votes table for what the judge answered",

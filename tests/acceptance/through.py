@@ -10,6 +10,8 @@ import httpx
 from sqlalchemy import Engine, text
 
 from gateway.drain.drainer import Drainer
+from gateway.reconcile import defaults
+from gateway.reconcile.control import Control
 from gateway.spool.reader import SpoolReader
 from store.config_model import Config
 from store.config_serving import Gateway
@@ -26,7 +28,10 @@ def config_for(engine: RealEngine, state: Path, **changes: Any) -> Config:
 @asynccontextmanager
 async def through_dukou(engine: RealEngine, state: Path) -> AsyncIterator[Running]:
     """A gateway that knows the engine to be ready, at version 0."""
-    route = {"url": engine.url, "state": "ready", "version_low": 0, "version_high": 0}
+    with Control(engine.url) as control:
+        taken = defaults.read(control)
+    route: dict[str, Any] = {"url": engine.url, "state": "ready", "version_low": 0, "version_high": 0}
+    route["sampling_defaults"] = taken
     (state / "run").mkdir(parents=True)
     (state / "run" / "routes.json").write_text(json.dumps({"engines": [route]}))
     async with running(config_for(engine, state)) as gateway:

@@ -63,6 +63,7 @@ def reply_meta(turn: str, finished: float, **changes: Any) -> dict[str, Any]:
         "version_min": 3,
         "version_max": 3,
         "engine": "http://engine",
+        "sampling_defaults": {},
         "error": None,
     }
     return meta | changes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.gateway import ASK, CHAT, STREAM, config_for, running
-from tests.fakes.upstream import DONE, HANG, FakeUpstream, Send, Wait, answer, chunk, event, stream_head
+from tests.fakes.upstream import DONE, FIN, HANG, FakeUpstream, Send, Wait, answer, chunk, event, stream_head
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +73,27 @@ async def test_a_stream_over_a_weight_change_says_both_versions(tmp_path: Path) 
             await response.aread()
         _, reply = await gw.turn()
     assert (reply.meta["version_min"], reply.meta["version_max"]) == (3, 4)
+
+
+async def test_a_turn_says_what_the_engine_that_answered_takes_for_left_out_fields(tmp_path: Path) -> None:
+    """K15: not what the one takes that was asked first and could not be reached."""
+    async with (
+        FakeUpstream([FIN]) as first,
+        FakeUpstream(OK) as second,
+        running(config_for(tmp_path, first.url, second.url)) as gw,
+    ):
+        one: dict[str, Any] = {"url": first.url, "state": "ready", "sampling_defaults": {}}
+        other: dict[str, Any] = {"url": second.url, "state": "ready"}
+        route(tmp_path, one, other | {"sampling_defaults": {"temperature": 0.6}})
+        assert (await gw.client.post(CHAT, json=ASK)).status_code == 200
+        _, reply = await gw.turn()
+        route(tmp_path, other)
+        await asyncio.sleep(0.06)  # longer than a look at the routes file is good for
+        await gw.client.post(CHAT, json=ASK)
+        _, (_, later) = await gw.settled(2)
+    assert len(first.asked()) == 1
+    assert (reply.meta["engine"], reply.meta["sampling_defaults"]) == (second.url, {"temperature": 0.6})
+    assert later.meta["sampling_defaults"] is None
 
 
 async def test_readiness_names_each_engines_dialect_and_what_it_lacks(tmp_path: Path) -> None:

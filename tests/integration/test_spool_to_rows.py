@@ -11,6 +11,7 @@ import pytest
 from gateway.relay import ending
 from gateway.relay.client import Inbound
 from gateway.relay.identity import identify, new_turn_id
+from gateway.relay.routes import Engine
 from gateway.spool.writer import SpoolWriter
 from store.config_serving import Spool
 from tests.fakes.ferry import START, Ferry
@@ -45,6 +46,24 @@ def test_turns_over_many_small_segments_all_arrive_and_the_files_go(ferry):
     ]
     assert [row.response_text for row in rows[:25]] == [f"{number}" for number in range(25)]
     assert list(ferry.folder.glob("*.seg")) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "stored", "reason"),
+    [({}, {}, None), ({"top_k": 1}, {"top_k": 1}, "sampling_greedy"), (None, None, "sampling_unknown")],
+)
+def test_what_the_relay_knew_of_the_engines_sampling_is_in_the_row(ferry, known, stored, reason):
+    """K15: nothing taken and nothing known are two things."""
+    ferry.clock += 1
+    turn = new_turn_id(int(START * 10**9))
+    engine = Engine("http://e", "ready", 3, 3, sampling_defaults=known)
+    worker = ferry.new_worker()
+    worker.request(request_meta(turn, ferry.clock), request_body([user("hi")]))
+    seen = {"status": 200, "gone": None, "first_byte_ns": None, "sent_to": engine, "engine_now": engine}
+    worker.reply(ending.reply_meta(turn, ending.Ending("ok"), **seen), reply_body("X"))
+    ferry.drain()
+    row = ferry.row(UUID(turn))
+    assert (row.sampling_defaults, row.untrainable_reason) == (stored, reason)
 
 
 def test_the_meta_that_the_relay_writes_is_understood(ferry):

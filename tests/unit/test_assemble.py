@@ -93,6 +93,29 @@ def test_how_a_cut_distribution_was_sampled_is_recorded_and_left_to_the_learner(
     assert (made.sampling_class, made.untrainable_reason) == ("truncated", None)
 
 
+def test_what_the_engine_took_for_left_out_fields_is_in_the_row():
+    """K15."""
+    qwen = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+    made = row(sampling_defaults=qwen)
+    assert (made.sampling_class, made.temperature, made.untrainable_reason) == ("truncated", 0.6, None)
+    assert (made.sampling, made.sampling_defaults) == ({}, qwen)
+    plain = row(sampling_defaults=qwen, request={"path": "/v1/completions"})
+    assert (plain.sampling_defaults, plain.sampling_class, plain.temperature) == (None, None, None)
+
+
+@pytest.mark.parametrize("known", [None, "model", []])
+def test_an_answer_of_unknown_sampling_is_not_said_to_be_free(known):
+    """K15: so are records of a gateway that did not ask for it."""
+    made = row(sampling_defaults=known)
+    assert (made.sampling_class, made.temperature, made.sampling_defaults) == (None, None, None)
+    assert made.untrainable_reason == "sampling_unknown"
+    stated = {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
+    made = row(sampling_defaults=known, body=request_body([user("hi")], **stated))
+    assert (made.sampling_class, made.temperature, made.untrainable_reason) == ("free", 1.0, None)
+    made = row(sampling_defaults=known, body=request_body([user("hi")], temperature=0))
+    assert made.untrainable_reason == "sampling_greedy"
+
+
 def test_an_unknown_version_is_null_and_not_0():
     """K16."""
     made = row(version_min=None, version_max=None)

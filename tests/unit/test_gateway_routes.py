@@ -52,6 +52,24 @@ async def test_a_new_file_is_seen_and_a_broken_one_changes_nothing(tmp_path: Pat
     assert router.routes().engines == (Engine("http://a"),)
 
 
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({}, None),
+        ({"sampling_defaults": None}, None),
+        ({"sampling_defaults": "model"}, None),
+        ({"sampling_defaults": {}}, {}),
+        ({"sampling_defaults": {"temperature": 0.6}}, {"temperature": 0.6}),
+    ],
+)
+async def test_what_an_engine_takes_for_left_out_fields_is_known_only_where_the_file_says_it(
+    tmp_path: Path, entry: dict[str, object], expected: dict[str, float] | None
+) -> None:
+    write(tmp_path / "routes.json", {"url": "http://a", "state": "ready"} | entry)
+    engine = await Router(tmp_path / "routes.json", [], 9).take(None, frozenset())
+    assert engine.sampling_defaults == expected
+
+
 @pytest.mark.parametrize("state", ["starting", "paused", "updating"])
 async def test_requests_are_held_for_a_while_and_then_refused_with_retry_after(
     tmp_path: Path, state: str
