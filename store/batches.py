@@ -199,7 +199,7 @@ def members(connection: Connection, batch_id: int) -> Sequence[AnyRow]:
             whole.prompt_ids(turns).label("prompt_ids"),
             turns.c.response_ids,
             turns.c.response_logprobs,
-            func.coalesce(turns.c.temperature, 1.0).label("temperature"),
+            turns.c.temperature,
             turns.c.finish_reason,
             hints.c.prompt_ids.label("hint_prompt_ids"),
         )

@@ -44,6 +44,7 @@ def take_scored(
             whole.tools(turns).label("tools"),
             turns.c.finish_reason,
             turns.c.sampling_class,
+            turns.c.temperature,
             turns.c.policy_version_min,
             turns.c.policy_version_max,
             func.coalesce(turns.c.prompt_tokens, 0).label("prompt_tokens"),

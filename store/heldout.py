@@ -34,7 +34,7 @@ def newest(connection: Connection, policy_id: int, count: int, max_tokens: int) 
             whole.prompt_ids(turns).label("prompt_ids"),
             turns.c.response_ids,
             turns.c.response_logprobs,
-            func.coalesce(turns.c.temperature, 1.0).label("temperature"),
+            turns.c.temperature,
             turns.c.finish_reason,
             null().cast(Int4Array).label("hint_prompt_ids"),
         )
@@ -43,6 +43,7 @@ def newest(connection: Connection, policy_id: int, count: int, max_tokens: int) 
             turn_states.c.policy_id == policy_id,
             or_(turn_states.c.stage == Stage.SCORED, dropped),
             turns.c.trainable,
+            turns.c.temperature.is_not(None),
             turns.c.prompt_tokens > 0,
             answer_tokens > 0,
             turns.c.prompt_tokens + answer_tokens <= max_tokens,

@@ -190,6 +190,7 @@ def _candidate(row: Any) -> Candidate:
         cut_short=row.finish_reason == "length",
         session_trained=row.session_trained,
         sampling_class=row.sampling_class,
+        temperature=row.temperature,
         hint_id=row.hint_id,
         hint_tokens=row.hint_tokens,
     )

@@ -25,6 +25,7 @@ class Candidate:
     cut_short: bool  # the answer ended at its token limit
     session_trained: bool  # a turn of its session is in an earlier batch
     sampling_class: str | None = "free"  # how it was sampled; None: not known
+    temperature: float | None = 1.0  # what it was sampled at; None: not known
     hint_id: int | None = None  # newest hint
     hint_tokens: int = 0  # of the prompt with the hint in it
 
@@ -69,6 +70,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
         "out_of_vocabulary",
         lambda turn, limits: (turn.lowest_id or 0) < 0 or (turn.highest_id or 0) >= limits.vocabulary,
     ),
+    ("sampling_unknown", lambda turn, _: turn.temperature is None),
     (
         "sampling_truncated",
         lambda turn, limits: bool(unwanted(turn.sampling_class, train_truncated=limits.train_truncated)),

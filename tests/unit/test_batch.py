@@ -53,6 +53,7 @@ def test_each_rule_has_its_reason(change, reason):
         ({"sampling_class": "truncated"}, {}, "sampling_truncated"),
         ({"sampling_class": "truncated"}, {"train_truncated": True}, None),
         ({"sampling_class": None}, {}, None),
+        ({"temperature": None}, {}, "sampling_unknown"),
         ({"reward": 0.0}, {"train_zeros": False}, "zero_score"),
         ({"reward": 0.0}, {}, None),
         ({}, {"needs_hint": True}, "no_hint"),
