@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from local.engine import recommends
 from store import database, embedded
 from store.config_model import Config
 from store.paths import StatePaths
@@ -85,6 +86,7 @@ class Stack:
         for part in self.parts:
             self.say(f"{part.name}: starting (log: {part.log})")
             part.start()
+        self.say(recommends.told(self.config))
 
     def watch(self) -> None:
         """Starts again what has died. Called about once a second."""

@@ -87,6 +87,11 @@ class Engine(Section):
     served_name: str = Field("policy", min_length=1, description="the model name that clients see")
     api_key: SecretStr = Field(SecretStr(""), description="sent to the engine, where it asks for one")
     tool_call_parser: str = Field("qwen25", description="never none: SGLang then drops log-probabilities")
+    sampling_defaults: Literal["model", "openai"] = Field(
+        "model",
+        description="what a chat request gets that leaves out how to sample: what the model recommends, or "
+        "temperature 1; for the engine that Dukou starts",
+    )
     extra_args: list[str] = Field(
         default_factory=list, description="more arguments of `sglang.launch_server`"
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from gateway.reconcile.control import Control
 from local.engine import install as engine_install
 from local.engine import models as engine_models
+from local.engine import recommends
 from local.engine.install import InstallError
 from local.engine.start import EngineDiedError, death, launch, model_path, stop, wait_ready
 from store.config import load_config
@@ -41,6 +42,7 @@ def serve(config: Config) -> int:
     """Returns 0 where it was told to stop, 1 where the engine died."""
     told = threading.Event()
     process = launch(config)
+    say(recommends.told(config))
 
     def end(*_: object) -> None:
         told.set()

@@ -54,6 +54,8 @@ def arguments(config: Config, model: Path, *, gpu: bool) -> list[str]:
         "0",
         "--tool-call-parser",
         config.engine.tool_call_parser,
+        "--sampling-defaults",
+        config.engine.sampling_defaults,
         "--sleep-on-idle",
     ]
     if not gpu:
@@ -79,7 +81,8 @@ def launch(config: Config) -> subprocess.Popen[bytes]:
     Raises:
         EngineDiedError: its environment or its model is missing.
     """
-    paths, model, gpu = StatePaths.for_config(config), model_path(config), has_gpu()
+    paths, gpu = StatePaths.for_config(config), has_gpu()
+    model = model_path(config).absolute()  # whoever asks the engine for it may stand in another folder
     if not python(paths.engine_env).is_file():
         raise EngineDiedError(f"there is no engine in {paths.engine_env}: run `make engine`")
     if not (model / "config.json").is_file():

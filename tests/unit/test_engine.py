@@ -18,8 +18,14 @@ def test_every_engine_starts_labelled_0_with_a_parser_and_idle_sleep() -> None:
         given = arguments(Config(), Path("m"), gpu=gpu)
         assert after(given, "--weight-version") == "0"
         assert after(given, "--tool-call-parser") == "qwen25"
+        assert after(given, "--sampling-defaults") == "model"
         assert "--sleep-on-idle" in given
         assert ("--device" in given) is not gpu
+
+
+def test_what_the_model_recommends_is_left_aside_where_the_setting_says_so() -> None:
+    config = Config.model_validate({"engine": {"sampling_defaults": "openai"}})
+    assert after(arguments(config, Path("m"), gpu=True), "--sampling-defaults") == "openai"
 
 
 def test_it_listens_where_the_gateway_looks_for_it() -> None:
