@@ -51,6 +51,11 @@ class StatePaths:
         return self.run / "routes.json"
 
     @property
+    def suspects(self) -> Path:
+        """Which requests were in flight when engines died, written and read by all workers."""
+        return self.run / "suspects"
+
+    @property
     def metrics(self) -> Path:
         """What each of the gateway's processes counts, a file a process."""
         return self.run / "metrics"

@@ -16,6 +16,7 @@ from gateway.relay.health import Health
 from gateway.relay.metrics import Metrics
 from gateway.relay.routes import Router
 from gateway.relay.side import make_side_app
+from gateway.relay.suspects import Suspects
 from gateway.relay.turn import Services
 from gateway.relay.upstream import Upstreams
 from gateway.spool.writer import SpoolWriter
@@ -36,6 +37,7 @@ class GatewayApp:
         self._keys = auth.Keys(gateway.keys)
         self._spool = SpoolWriter(paths.spool, gateway.spool)
         self._upstreams = Upstreams(gateway.connect_timeout, gateway.idle_timeout)
+        self.suspects = Suspects(paths.suspects)
         router = Router(paths.routes_file, config.engine.urls, gateway.max_held)
         self.health = Health(self._spool, router, self._upstreams, Metrics(paths.metrics, self._spool))
         key = config.engine.api_key.get_secret_value()
@@ -44,6 +46,7 @@ class GatewayApp:
             self._upstreams,
             self._spool,
             self.health,
+            self.suspects,
             key,
             (config.engine.served_name,),
             config.privacy.store_false,

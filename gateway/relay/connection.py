@@ -47,6 +47,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
+        self._sent_at: float | None = None  # on the loop's clock; None: nothing of the request was written
+        self.lost_after: float | None = None  # seconds from the request's first byte to the connection's end
         self._reset()
 
     def _reset(self) -> None:
@@ -81,6 +83,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.forget(self)
         self._transport = None
+        if self._sent_at is not None:
+            self.lost_after = asyncio.get_running_loop().time() - self._sent_at
         if self.complete or self._error is not None:
             return
         if self.headed and not self._sized and exc is None:
@@ -133,8 +137,10 @@ class Connection(asyncio.Protocol):
     def start(self, request: Request, host: str) -> None:
         """Sends a request. Raises UpstreamClosedError where the connection has just gone."""
         if self._transport is None:
+            self.lost_after = None
             raise UpstreamClosedError("the engine closed the connection (idle)", reset=False)
         self._reset()
+        self._sent_at = asyncio.get_running_loop().time()
         lines = [f"{request.method} {request.path} HTTP/1.1\r\nhost: {host}\r\n".encode("latin-1")]
         lines += [b"%b: %b\r\n" % header for header in request.headers]
         lines.append(b"accept-encoding: identity\r\ncontent-length: %d\r\n\r\n" % len(request.body))

@@ -83,6 +83,12 @@ class BusyError(GatewayError):
     status, type, code = 429, "rate_limit_error", "engine_busy"
 
 
+class RequestKillsEnginesError(GatewayError):
+    """Engines died of this very request, as far as one can tell."""
+
+    status, type, code = 400, "invalid_request_error", "request_kills_engines"
+
+
 class UpstreamError(GatewayError):
     """The engine failed, and another try may help."""
 
@@ -96,7 +102,10 @@ class UpstreamConnectError(UpstreamError):
 
 
 class UpstreamClosedError(UpstreamError):
-    """The engine ended the connection before its answer was whole. `reset` tells a crash from a clean end."""
+    """The engine got the request, and ended the connection before its answer was whole.
+
+    `reset` tells a crash from a clean end.
+    """
 
     code = "upstream_closed"
 
@@ -109,6 +118,10 @@ class UpstreamTimeoutError(UpstreamError):
     """The engine was silent for too long."""
 
     status, code = 504, "upstream_timeout"
+
+
+#: Codes of refusals that `/metrics` counts: requests that could harm an engine.
+COUNTED = frozenset({RequestKillsEnginesError.code})
 
 
 def envelope(

@@ -26,6 +26,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "dukou_requests_in_flight": ("gauge", "Turns that run now."),
     "dukou_overhead_seconds_sum": ("counter", "Dukou's own time in requests, the engine's excluded."),
     "dukou_overhead_seconds_count": ("counter", "Requests in dukou_overhead_seconds_sum."),
+    "dukou_refused_total": ("counter", "Requests that no engine was given, by the code of the refusal."),
+    "dukou_bodies_at_deaths_total": ("counter", "Requests that were in flight when their engine died."),
     "dukou_turns_lost_total": ("counter", "Turns that were served and not recorded."),
     "dukou_turns_unrecorded_total": ("counter", "Turns that were served and by the settings not recorded."),
     "dukou_spool_bytes": ("gauge", "Bytes of all segments in the spool."),
@@ -66,6 +68,8 @@ class Metrics:
         self._spool = spool
         self._requests: Counter[tuple[str, int]] = Counter()
         self._unrecorded: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._at_deaths = 0
         self._own_seconds = 0.0
         self._own_count = 0
 
@@ -80,10 +84,20 @@ class Metrics:
         """A turn is over of which, by the settings, nothing is kept."""
         self._unrecorded[reason] += 1
 
+    def refused(self, code: str) -> None:
+        """A request was refused for what it holds, by one of the codes of `errors.COUNTED`."""
+        self._refused[code] += 1
+
+    def died(self) -> None:
+        """An engine died with a request in flight."""
+        self._at_deaths += 1
+
     def save(self, in_flight: int) -> None:
         """Leaves the counts for the other workers. A full disk costs only what they show."""
         counts = {
             "requests": [[endpoint, status, n] for (endpoint, status), n in self._requests.items()],
+            "refused": dict(self._refused),
+            "at_deaths": self._at_deaths,
             "in_flight": in_flight,
             "own_seconds": self._own_seconds,
             "own_count": self._own_count,
@@ -147,6 +161,10 @@ def _of_worker(pid: int, counts: Mapping[str, Any]) -> dict[str, list[Sample]]:
             ({**worker, "endpoint": endpoint, "status": status}, n)
             for endpoint, status, n in counts["requests"]
         ],
+        "dukou_refused_total": [
+            ({**worker, "code": code}, n) for code, n in counts.get("refused", {}).items()
+        ],
+        "dukou_bodies_at_deaths_total": [(worker, counts.get("at_deaths", 0))],
         "dukou_requests_in_flight": [(worker, counts["in_flight"])],
         "dukou_overhead_seconds_sum": [(worker, counts["own_seconds"])],
         "dukou_overhead_seconds_count": [(worker, counts["own_count"])],

@@ -32,11 +32,13 @@ _TOLD_WITH_ERRORS = frozenset({b"retry-after", b"retry-after-ms", b"x-should-ret
 class Answer:
     """The answer to one request, whatever number of engines it takes to get one."""
 
-    def __init__(self, client: Client, path: str) -> None:
+    def __init__(self, client: Client, path: str, begun: Callable[[], None]) -> None:
+        """`begun` is called when the first bytes of an answer have come."""
         self.raw: list[bytes] = []  # the engine's bytes, unfiltered
         self.first_byte_ns: int | None = None
         self.ids_seen = False
         self._client = client
+        self._begun = begun
         self._understood = path in (CHAT, COMPLETIONS)
 
     async def pass_on(self, reply: Reply, cuts: Cuts, choices: int, stalled: Callable[[], None]) -> Ending:
@@ -115,6 +117,7 @@ class Answer:
         if data:
             if self.first_byte_ns is None:
                 self.first_byte_ns = time.time_ns()
+                self._begun()
             self.raw.append(data)
         return data
 

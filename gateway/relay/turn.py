@@ -14,15 +14,22 @@ from typing import Any
 import orjson
 
 from gateway import privacy
-from gateway.relay import capture, ending, identity, settle
+from gateway.relay import capture, ending, identity, retry, settle
 from gateway.relay.client import Client, Inbound
 from gateway.relay.connection import Request
 from gateway.relay.ending import Ending
-from gateway.relay.errors import GatewayError, UpstreamClosedError, UpstreamConnectError, UpstreamError
+from gateway.relay.errors import (
+    COUNTED,
+    GatewayError,
+    UpstreamClosedError,
+    UpstreamConnectError,
+    UpstreamError,
+)
 from gateway.relay.health import Health
 from gateway.relay.metrics import Stopwatch
 from gateway.relay.passing import Answer
 from gateway.relay.routes import Engine, Router
+from gateway.relay.suspects import Suspects
 from gateway.relay.upstream import Reply, Upstreams
 from gateway.spool.writer import SpoolWriter
 from store.config_serving import StoreFalse
@@ -40,6 +47,7 @@ class Services:
     upstreams: Upstreams
     spool: SpoolWriter
     health: Health
+    suspects: Suspects
     engine_key: str  # "" where the engine asks for none
     models: tuple[str, ...]  # the names that clients may ask for
     store_false: StoreFalse
@@ -56,7 +64,8 @@ class Turn:
         self._stated = identity.UNKNOWN
         self._engine: Engine | None = None
         self._forward: capture.Forward | None = None
-        self._answer = Answer(client, inbound.path)
+        self._watch = services.suspects.watch(inbound.path, inbound.body)
+        self._answer = Answer(client, inbound.path, self._watch.begun)
         self._own = Stopwatch()
         self._requested = self._recorded = False
         self._task: asyncio.Task[None] | None = None
@@ -93,6 +102,8 @@ class Turn:
         try:
             return await self._served()
         except GatewayError as error:
+            if error.code in COUNTED:
+                self._services.health.metrics.refused(str(error.code))
             return ending.failed(error, begun=self._client.status is not None)
         except asyncio.CancelledError:
             if self._client.gone is None or self._task is None:
@@ -105,31 +116,68 @@ class Turn:
             return ending.failed(ours, begun=self._client.status is not None)
 
     async def _served(self) -> Ending:
-        inbound, router = self._inbound, self._services.router
+        self._understand()
+        router, tried = self._services.router, retry.Tried()
+        while True:
+            self._own.pause()
+            taken = await router.take(self._affinity(), tried.engines)
+            self._own.run()
+            engine = self._engine = self._settled(taken)
+            self._client.version = engine.version_low
+            try:
+                return await self._answered_by(engine)
+            except UpstreamConnectError as error:
+                failure: UpstreamError = error
+                tried = tried.not_sent(engine.url)
+            except UpstreamClosedError as error:
+                failure = error
+                tried = tried.sent_and_lost(engine.url)
+                await self._lost(engine)
+            finally:
+                router.give_back(engine.url)
+            router.suspect(engine.url)
+            urls = [other.url for other in router.routes().engines]
+            begun, gone = self._answer.first_byte_ns is not None, self._client.gone is not None
+            if not retry.goes_on(tried, urls, begun=begun, gone=gone):
+                raise failure
+
+    def _understand(self) -> None:
+        """Raises BadRequestError where the request is refused before an engine is chosen."""
+        inbound = self._inbound
         try:
             self._parsed = capture.parse(inbound.body)
         finally:  # a body that cannot be read has headers all the same
             self._stated = identity.identify(inbound.path_session, inbound.headers, self._parsed)
         self._client.session = self._stated.session
         capture.check(inbound.path, self._parsed, self._services.models)
-        excluded: frozenset[str] = frozenset()
-        while True:
-            self._own.pause()
-            taken = await router.take(self._affinity(), excluded)
-            self._own.run()
-            engine = self._engine = self._settled(taken)
-            self._client.version = engine.version_low
-            try:
-                async with await self._ask(engine) as reply:
-                    return await self._passed_on(reply)
-            except (UpstreamConnectError, UpstreamClosedError):
-                router.suspect(engine.url)
-                excluded |= {engine.url}
-                others = {other.url for other in router.routes().engines} - excluded
-                if not others or self._answer.first_byte_ns is not None or self._client.gone:
-                    raise
-            finally:
-                router.give_back(engine.url)
+        self._watch.check()
+
+    async def _answered_by(self, engine: Engine) -> Ending:
+        """The answer of one engine. Raises GatewayError where there is none, or not all of it."""
+        self._own.pause()
+        await self._watch.admitted(engine.url)
+        self._own.run()
+        try:
+            async with await self._ask(engine) as reply:
+                end = await self._passed_on(reply)
+        finally:
+            self._watch.leave()
+        if end.outcome == "ok":
+            self._watch.whole()
+        return end
+
+    async def _lost(self, engine: Engine) -> None:
+        """The engine had the request, and closed the connection before its answer was whole.
+
+        Either it has died, perhaps of this request; or it lives and may still be at work on it for nobody.
+        """
+        self._own.pause()
+        if await self._services.upstreams.is_gone(engine.url):
+            self._watch.died(engine.url, begun=self._answer.first_byte_ns is not None)
+            self._services.health.metrics.died()
+        else:
+            await self._tell_to_abort(engine)
+        self._own.run()
 
     async def _ask(self, engine: Engine) -> Reply:
         """Sends the request; again without capture fields where an engine seems to refuse those."""
@@ -234,14 +282,20 @@ class Turn:
 
     async def _abort(self) -> None:
         """Tells the engine, lets it say what it had made, for a while, and then cuts the turn off."""
-        if self._engine is not None and self._forward is not None and self._forward.abortable:
-            body = orjson.dumps({"rid": self._inbound.id})
-            request = Request("POST", "/abort_request", self._engine_headers(), body)
-            with contextlib.suppress(UpstreamError, TimeoutError):
-                async with asyncio.timeout(_ABORT_SECONDS):
-                    async with await self._services.upstreams.pool(self._engine.url).send(request) as reply:
-                        await reply.body()
-                    if reply.status == 200:
-                        await asyncio.sleep(_ABORT_SECONDS)
+        if self._engine is not None and await self._tell_to_abort(self._engine):
+            await asyncio.sleep(_ABORT_SECONDS)
         if self._task is not None:
             self._task.cancel()
+
+    async def _tell_to_abort(self, engine: Engine) -> bool:
+        """Whether the engine was told, and has agreed, to stop working on this turn."""
+        if self._forward is None or not self._forward.abortable:
+            return False
+        body = orjson.dumps({"rid": self._inbound.id})
+        request = Request("POST", "/abort_request", self._engine_headers(), body)
+        with contextlib.suppress(UpstreamError, TimeoutError):
+            async with asyncio.timeout(_ABORT_SECONDS):
+                async with await self._services.upstreams.pool(engine.url).send(request) as reply:
+                    await reply.body()
+            return reply.status == 200
+        return False

@@ -10,11 +10,13 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from gateway.relay import retry
 from gateway.relay.connection import Connection, Request
-from gateway.relay.errors import UpstreamClosedError, UpstreamConnectError
+from gateway.relay.errors import UpstreamClosedError, UpstreamConnectError, UpstreamError
 
 _FINISH_SECONDS = 1.0  # for the end of a reply that has said all
 _KEPT_IDLE = 256  # connections an engine
+_LOOK_SECONDS = 2.0  # for each half of a look whether an engine is still there
 
 
 class Pool:
@@ -31,25 +33,52 @@ class Pool:
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
         self._idle: list[Connection] = []
+        self._connected_in = 0.0  # seconds that the last connection took
 
     async def send(self, request: Request) -> "Reply":
         """Sends a request and waits for the reply's head.
 
-        A kept connection that the engine had closed meanwhile is replaced once, as long as no byte came.
+        A kept connection that the engine had closed meanwhile is replaced once, where the request cannot have
+        reached it (`retry.is_race`).
 
         Raises:
-            UpstreamConnectError: no connection within `connect_timeout`.
-            UpstreamClosedError, UpstreamTimeoutError: no head came.
+            UpstreamConnectError: no connection within `connect_timeout`: the request was not sent.
+            UpstreamClosedError: it was sent, and the connection ended before a head came.
+            UpstreamTimeoutError: no head came in time.
         """
         sent = Request(request.method, self._prefix + request.path, request.headers, request.body)
-        if self._idle:
-            connection = self._idle.pop()
-            try:
-                return await self._exchange(connection, sent)
-            except UpstreamClosedError:
-                if connection.received:
-                    raise
-        return await self._exchange(await self._connect(), sent)
+        if not self._idle:
+            return await self._exchange(await self._connect(), sent)
+        connection = self._idle.pop()
+        try:
+            return await self._exchange(connection, sent)
+        except UpstreamClosedError as closed:
+            after = connection.lost_after
+            if connection.received or (after is not None and not retry.is_race(after, self._connected_in)):
+                raise
+            fresh = await self._connect_after(closed, written=after is not None)
+        return await self._exchange(fresh, sent)
+
+    async def is_gone(self) -> bool:
+        """Whether the engine is no longer there: it takes no new connection, or closes it without a word.
+
+        One that takes the connection and is slow to answer is busy, and one that refuses the question lives.
+        """
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                connection = await self._connect()
+        except (UpstreamConnectError, TimeoutError):
+            return True
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                reply = await self._exchange(connection, Request("GET", f"{self._prefix}/ping", []))
+                async with reply:
+                    await reply.body()
+        except UpstreamClosedError:
+            return True
+        except (UpstreamError, TimeoutError):
+            return False
+        return False
 
     def keep(self, connection: Connection) -> None:
         if len(self._idle) < _KEPT_IDLE:
@@ -73,8 +102,22 @@ class Pool:
             undo.pop_all()
         return Reply(connection, self._idle_timeout)
 
+    async def _connect_after(self, closed: UpstreamClosedError, *, written: bool) -> Connection:
+        """A fresh connection instead of one that closed.
+
+        Where there is none the engine has died, and a request that was written to it counts as one that it
+        got.
+        """
+        try:
+            return await self._connect()
+        except UpstreamConnectError:
+            if written:
+                raise closed from None
+            raise
+
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             async with asyncio.timeout(self._connect_timeout):
                 _, connection = await loop.create_connection(
@@ -86,6 +129,7 @@ class Pool:
             ) from None
         except OSError as error:
             raise UpstreamConnectError(f"no connection to the engine ({type(error).__name__})") from None
+        self._connected_in = loop.time() - began
         return connection
 
 
@@ -132,12 +176,23 @@ class Upstreams:
     def __init__(self, connect_timeout: float, idle_timeout: float) -> None:
         self._timeouts = connect_timeout, idle_timeout
         self._pools: dict[str, Pool] = {}
+        self._looks: dict[str, asyncio.Task[bool]] = {}
 
     def pool(self, url: str) -> Pool:
         if url not in self._pools:
             self._pools[url] = Pool(url, *self._timeouts)
         return self._pools[url]
 
+    async def is_gone(self, url: str) -> bool:
+        """See Pool.is_gone; all who ask at once share one look."""
+        look = self._looks.get(url)
+        if look is None:
+            self._looks[url] = look = asyncio.create_task(self.pool(url).is_gone())
+            look.add_done_callback(lambda _: self._looks.pop(url))
+        return await asyncio.shield(look)
+
     def close(self) -> None:
+        for look in self._looks.values():
+            look.cancel()
         for pool in self._pools.values():
             pool.close()

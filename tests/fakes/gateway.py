@@ -1,6 +1,7 @@
 """A real worker on a real socket, in the test's own event loop, and a look into its spool."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -80,6 +81,14 @@ def config_for(state: Path, *urls: str, **gateway: Any) -> Config:
         engine=Engine(urls=list(urls), served_name="m"),
         gateway=Gateway(**{"keys": [], **gateway}),
     )
+
+
+def route(state: Path, *engines: dict[str, Any]) -> None:
+    """Says what the reconciler would say."""
+    (state / "run").mkdir(exist_ok=True)
+    draft = state / "run" / "draft"
+    draft.write_text(json.dumps({"engines": list(engines)}))
+    draft.rename(state / "run" / "routes.json")
 
 
 @asynccontextmanager

@@ -32,13 +32,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How the connection ends: fin, rst, or hang until the peer closes."""
+    """How the connection ends: fin, rst, hang until the peer closes, or die: nobody listens any more."""
 
     how: str
 
 
 Step = Send | Sleep | Wait | End
-FIN, RST, HANG = End("fin"), End("rst"), End("hang")
+FIN, RST, HANG, DIE = End("fin"), End("rst"), End("hang"), End("die")
 
 
 @dataclass(slots=True)
@@ -61,15 +61,23 @@ class Logged:
 class FakeUpstream:
     """`async with FakeUpstream([...steps]) as upstream:`, then `upstream.url`.
 
-    `paths` scripts other paths than the hot ones; what has no script there is answered 404.
+    `paths` scripts other paths than the hot ones; what has no script there is answered 404. It dies of a
+    request whose body holds `killed_by`.
     """
 
-    def __init__(self, *scripts: Iterable[Step], paths: dict[str, list[Step]] | None = None) -> None:
+    def __init__(
+        self,
+        *scripts: Iterable[Step],
+        paths: dict[str, list[Step]] | None = None,
+        killed_by: bytes | None = None,
+    ) -> None:
         self.requests: list[Logged] = []
         self._scripts = [list(script) for script in scripts]
         self._paths = paths or {}
+        self._killed_by = killed_by
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
         self.connections = 0
         self.url = ""
         self._news = asyncio.Event()
@@ -90,6 +98,13 @@ class FakeUpstream:
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
+    def die(self) -> None:
+        """As a killed process: no new connection is taken, and all that are open end."""
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
@@ -102,6 +117,7 @@ class FakeUpstream:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._writers.add(writer)
         try:
             while await self._exchange(reader, writer):
                 pass
@@ -109,6 +125,7 @@ class FakeUpstream:
             pass
         finally:
             self._tasks.discard(task)
+            self._writers.discard(writer)
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -122,7 +139,8 @@ class FakeUpstream:
         self._news.set()
         watching = asyncio.create_task(_watch(reader, logged))
         try:
-            return await self._play(self._script(path), writer, logged, watching)
+            deadly = self._killed_by is not None and self._killed_by in body
+            return await self._play([DIE] if deadly else self._script(path), writer, logged, watching)
         finally:
             if not logged.peer_closed.is_set():
                 watching.cancel()
@@ -151,6 +169,9 @@ class FakeUpstream:
                     sock: socket.socket = writer.get_extra_info("socket")
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     writer.transport.abort()
+                    return False
+                case End("die"):
+                    self.die()
                     return False
                 case End("hang"):
                     await logged.peer_closed.wait()

@@ -2,26 +2,17 @@
 
 import asyncio
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fakes.gateway import ASK, CHAT, STREAM, config_for, running
+from tests.fakes.gateway import ASK, CHAT, STREAM, config_for, route, running
 from tests.fakes.upstream import DONE, FIN, HANG, FakeUpstream, Send, Wait, answer, chunk, event, stream_head
 
 pytestmark = pytest.mark.anyio
 
 OK = [Send(answer(200, {"choices": [{"index": 0, "message": {"content": "yo"}, "finish_reason": "stop"}]}))]
-
-
-def route(state: Path, *engines: dict[str, Any]) -> None:
-    """Says what the reconciler would say."""
-    (state / "run").mkdir(exist_ok=True)
-    draft = state / "run" / "draft"
-    draft.write_text(json.dumps({"engines": list(engines)}))
-    draft.rename(state / "run" / "routes.json")
 
 
 async def test_while_weights_change_requests_are_held_up_to_a_bound_and_then_told_to_come_back(

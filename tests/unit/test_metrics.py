@@ -29,11 +29,15 @@ def test_a_worker_shows_its_own_counts(metrics: Metrics) -> None:
     metrics.answered("/v1/chat/completions", 200, 0.25)
     metrics.answered("/v1/chat/completions", 200, 0.5)
     metrics.answered("other", 404)
+    metrics.refused("request_kills_engines")
+    metrics.died()
     metrics.save(in_flight=3)
     me = f'worker="{os.getpid()}"'
     assert set(lines(metrics)) == {
         f'dukou_requests_total{{{me},endpoint="/v1/chat/completions",status="200"}} 2',
         f'dukou_requests_total{{{me},endpoint="other",status="404"}} 1',
+        f'dukou_refused_total{{{me},code="request_kills_engines"}} 1',
+        f"dukou_bodies_at_deaths_total{{{me}}} 1",
         f"dukou_requests_in_flight{{{me}}} 3",
         f"dukou_overhead_seconds_sum{{{me}}} 0.75",
         f"dukou_overhead_seconds_count{{{me}}} 2",

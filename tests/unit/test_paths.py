@@ -22,6 +22,7 @@ def test_every_folder_is_where_the_architecture_page_says():
     names = {"venv", "engine", "models", "postgres", "spool", "run", "logs", "bench"}
     assert found == {Path("/state") / name for name in names}
     assert PATHS.routes_file == Path("/state/run/routes.json")
+    assert PATHS.suspects == Path("/state/run/suspects")
 
 
 def test_checkpoints_and_versions_are_kept_apart_by_policy():
