@@ -70,12 +70,17 @@ class Gateway(Section):
     @property
     def open_to_everybody(self) -> bool:
         """Whether machines other than this one can reach the gateway without a key."""
-        if self.keys or self.host == "localhost":
-            return False
-        try:
-            return not ipaddress.ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
+        return not self.keys and not self.on_loopback
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can reach the gateway."""
+        if self.host == "localhost":
             return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
 
 
 class Engine(Section):
@@ -94,6 +99,12 @@ class Engine(Section):
     )
     extra_args: list[str] = Field(
         default_factory=list, description="more arguments of `sglang.launch_server`"
+    )
+    private_fields: Literal["refuse", "pass"] = Field(
+        "refuse",
+        description="fields of a request that are between an engine and its own parts (input_ids, "
+        "bootstrap_*, custom_logit_processor, …): refuse them with 400 where there are keys or others can "
+        "reach the gateway, or pass them",
     )
 
     @field_validator("urls")

@@ -42,6 +42,7 @@ class View:
     dialect: str | None = None  # sglang | plain; None: it did not say
     label: str | None = None
     adapters: frozenset[str] = frozenset()
+    model_path: str | None = None  # where it has its model from, as it says itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Route:
     adapter: str | None = None
     dialect: str | None = None
     beside: frozenset[str] = frozenset()  # adapters that some sessions are sent to
+    vocab_size: int | None = None  # how many token ids its model knows; None: unknown
 
 
 @dataclass(frozen=True, slots=True)

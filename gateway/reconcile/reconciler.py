@@ -40,6 +40,7 @@ from gateway.reconcile.inspection import Inspected, Inspector
 from gateway.reconcile.probe import BadProbeError
 from gateway.reconcile.publish import load, verify
 from gateway.reconcile.selftest import SelfTests
+from gateway.reconcile.vocabulary import Vocabularies
 from store.config_model import Config
 from store.publications import Publication
 
@@ -79,6 +80,7 @@ class Reconciler:
         name = config.policy.name
         self._adapters = {control.url: Adapters(control, name, spawn, clock) for control in controls}
         self._wanted = Wanted()
+        self._vocabularies = Vocabularies()
         self._routes: dict[str, Route] = {}
         self._seen: dict[str, tuple[Route, float]] = {}
         self._beat_at = 0.0
@@ -99,6 +101,7 @@ class Reconciler:
             self._wanted = self._wanted if live is None else live.wanted
             view = look(control)
             self._defaults.look(control, view.health, view.dialect)
+            self._vocabularies.saw(control.url, view.model_path, None if live is None else live.base)
             before = self._memories[control.url]
             decision = self._decide(control, view, before, live)
             if decision.act is Act.WAIT or live is None:
@@ -235,8 +238,16 @@ class Reconciler:
         self._defaults.look(control, health, route.dialect)
         if health is Health.DEAD:
             route = Route("dead", "nobody answers at this address", dialect=route.dialect)
-        self._routes[control.url] = self._defaults.told(control.url, route)
+            self._vocabularies.forget(control.url)
+        elif health is Health.READY and not self._vocabularies.knows(control.url):
+            base = None if live is None else live.base
+            self._vocabularies.saw(control.url, look(control).model_path, base)
+        self._routes[control.url] = self._with_facts(control.url, route)
         self._write_routes()
+
+    def _with_facts(self, url: str, route: Route) -> Route:
+        """The route with what the engine's model folder says."""
+        return replace(self._defaults.told(url, route), vocab_size=self._vocabularies.size(url))
 
     def _tell(self, url: str, route: Route) -> None:
         self._announce(url, route)
@@ -246,7 +257,7 @@ class Reconciler:
         """Tells the workers: an update may begin as soon as this returns."""
         if self._tests is not None:
             route = self._tests.told(url, route)
-        route = self._defaults.told(url, route)
+        route = self._with_facts(url, route)
         if self._routes.get(url) != route and route.reason is not None:
             _log.info("%s is %s: %s", url, route.state, route.reason)
         self._routes[url] = route
@@ -283,7 +294,7 @@ def look(control: Control) -> View:
         info = control.model_info()
         if info is None:
             return View(health, "plain")
-        return View(health, "sglang", info.weight_version, control.adapters())
+        return View(health, "sglang", info.weight_version, control.adapters(), info.model_path)
     except ControlError:
         return View(Health.SILENT)
 

@@ -50,6 +50,7 @@ def write(
                 "dialect": route.dialect,
                 "beside": _by_version(route.beside, policy),
                 "sampling_defaults": defaults.get(url),
+                "vocab_size": route.vocab_size,
             }
             for url, route in routes.items()
         ],

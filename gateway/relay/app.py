@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from gateway.relay import admin, auth, ending, errors, feedback, identity, metrics
+from gateway.relay import admin, admission, auth, ending, errors, feedback, identity, metrics
 from gateway.relay.client import Send
 from gateway.relay.connection import Headers
 from gateway.relay.endpoint import PATHS, Receive, Relay, Scope
@@ -50,6 +50,7 @@ class GatewayApp:
             key,
             (config.engine.served_name,),
             config.privacy.store_false,
+            admission.PRIVATE if _refuses_private_fields(config, self._keys) else frozenset(),
         )
         self._relay = Relay(services, gateway.max_body_bytes, gateway.write_timeout)
         self._side: FastAPI = make_side_app(services)
@@ -140,6 +141,11 @@ class GatewayApp:
         self._admin.close()
         self._spool.close()
         self.health.metrics.close()
+
+
+def _refuses_private_fields(config: Config, keys: auth.Keys) -> bool:
+    """Whoever has the machine for himself may say to its engine what he likes."""
+    return config.engine.private_fields == "refuse" and (bool(keys) or not config.gateway.on_loopback)
 
 
 def _with_headers(send: Send, extra: Headers) -> Callable[[MutableMapping[str, Any]], Awaitable[None]]:

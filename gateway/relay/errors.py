@@ -120,8 +120,11 @@ class UpstreamTimeoutError(UpstreamError):
     status, code = 504, "upstream_timeout"
 
 
+PRIVATE_FIELD = "private_field"
+INVALID_TOKEN_ID = "invalid_token_id"
+N_TOO_LARGE = "n_too_large"
 #: Codes of refusals that `/metrics` counts: requests that could harm an engine.
-COUNTED = frozenset({RequestKillsEnginesError.code})
+COUNTED = frozenset({RequestKillsEnginesError.code, PRIVATE_FIELD, INVALID_TOKEN_ID, N_TOO_LARGE})
 
 
 def envelope(

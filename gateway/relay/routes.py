@@ -40,6 +40,7 @@ class Engine:
     )  # version → adapter beside the live one
     #: What it takes for sampling fields that a chat request leaves out; None: unknown.
     sampling_defaults: Mapping[str, Any] | None = field(default=None, hash=False)
+    vocab_size: int | None = None  # how many token ids its model knows; None: unknown
     exact: bool = False  # the versions are one request's own: they do not move with the engine
 
 
@@ -57,6 +58,7 @@ class Routes:
     engines: tuple[Engine, ...]
     known: bool = False  # whether the reconciler wrote them
     others: Others = field(default_factory=Others)
+    vocab_size: int | None = None  # the ids that every engine knows whose vocabulary is known
 
 
 def parse(text: bytes) -> Routes:
@@ -73,12 +75,14 @@ def parse(text: bytes) -> Routes:
             reason=entry.get("reason"),
             beside={int(version): name for version, name in (entry.get("beside") or {}).items()},
             sampling_defaults=_object(entry.get("sampling_defaults")),
+            vocab_size=entry.get("vocab_size"),
         )
         for entry in payload["engines"]
     )
     trial = payload.get("trial") or {}
     others = Others(trial.get("version"), trial.get("share", 0.0), payload.get("pins") or {})
-    return Routes(engines, known=True, others=others)
+    sizes = [engine.vocab_size for engine in engines if engine.vocab_size is not None]
+    return Routes(engines, known=True, others=others, vocab_size=min(sizes, default=None))
 
 
 def _object(value: object) -> Mapping[str, Any] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from gateway import privacy
-from gateway.relay import capture, ending, identity, retry, settle
+from gateway.relay import admission, capture, ending, identity, retry, settle
 from gateway.relay.client import Client, Inbound
 from gateway.relay.connection import Request
 from gateway.relay.ending import Ending
@@ -51,6 +51,7 @@ class Services:
     engine_key: str  # "" where the engine asks for none
     models: tuple[str, ...]  # the names that clients may ask for
     store_false: StoreFalse
+    refused_fields: frozenset[str]  # of a body: those that only the engine's own parts may use
 
 
 class Turn:
@@ -150,6 +151,9 @@ class Turn:
             self._stated = identity.identify(inbound.path_session, inbound.headers, self._parsed)
         self._client.session = self._stated.session
         capture.check(inbound.path, self._parsed, self._services.models)
+        admission.check_fields(self._parsed, self._services.refused_fields)
+        admission.check_choices(inbound.path, self._parsed)
+        admission.check_ids(inbound.path, self._parsed, self._services.router.routes().vocab_size)
         self._watch.check()
 
     async def _answered_by(self, engine: Engine) -> Ending:

@@ -131,6 +131,32 @@ def test_an_engine_that_restarts_while_postgres_is_away_is_still_brought_back(
     assert len(world.published()) == written + 1  # it was written when Postgres came back
 
 
+def says_a_vocabulary(world: World, size: int) -> None:
+    config = world.folder / "base" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": size}))
+
+
+def test_the_workers_are_told_how_many_ids_an_engine_knows_also_while_it_is_dead(
+    world: World, fake: FakeSGLang
+) -> None:
+    (unknown,) = world.tick()
+    says_a_vocabulary(world, 4711)
+    (known,) = world.tick()
+    fake.die()
+    (dead,) = world.tick()
+    assert (unknown["vocab_size"], known["vocab_size"]) == (None, 4711)
+    assert (dead["state"], dead["vocab_size"]) == ("dead", 4711)
+
+
+def test_the_base_models_vocabulary_counts_where_the_engines_folder_is_elsewhere(
+    world: World, fake: FakeSGLang
+) -> None:
+    says_a_vocabulary(world, 4711)
+    fake.weights = "some/model-at-a-hub"
+    (route,) = world.tick()
+    assert route["vocab_size"] == 4711
+
+
 def test_an_engine_of_another_reconciler_is_followed_and_not_touched(
     db: Engine, tmp_path: Path, fake: FakeSGLang, world: World
 ) -> None:
@@ -138,11 +164,13 @@ def test_an_engine_of_another_reconciler_is_followed_and_not_touched(
     world.live(1)
     world.tick()
     before = len(fake.asked())
+    says_a_vocabulary(world, 4711)
     other = Books(lambda: db, "default", "elsewhere", world.clock)
     config = Config.model_validate({"engine": {"urls": [fake.url]}})
     with Control(fake.url) as control:
         routes = Reconciler(config, other, [control], tmp_path / "other.json", world.clock).tick()
     assert (routes[fake.url].state, routes[fake.url].low, routes[fake.url].high) == ("ready", 1, 1)
+    assert routes[fake.url].vocab_size == 4711
     assert len(fake.asked()) == before
 
 
