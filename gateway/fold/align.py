@@ -1,10 +1,9 @@
 """Puts log-probabilities beside their token ids, or says why that is impossible. Pure.
 
-Nothing is guessed: another number of values than of ids has no alignment, and a value that is no number
-stays missing (NaN here, NULL in the table).
+Nothing is guessed: another number of values than of ids has no alignment, and a value that no
+log-probability can have is missing (NaN here, NULL in the table). Values are looked at as they are stored.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from gateway.fold.answer import Answer
 
 IMPOSSIBLE = -9999.0  # what engines write for minus infinity
+LARGEST = 1e-3  # above 0 by rounding only
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,17 @@ def align(answer: Answer, completion_tokens: int | None = None) -> Capture:
         return Capture(response_ids, None, "none", "no_logprobs")
     if len(answer.logprobs) != len(response_ids):
         return Capture(response_ids, None, "none", "logprob_count_mismatch")
-    logprobs = np.array(answer.logprobs, dtype=np.float32)  # None becomes NaN
-    if _are_possible(answer.logprobs):
-        return Capture(response_ids, logprobs, "sampled", None)
-    logprobs[~np.isfinite(logprobs) | (logprobs <= IMPOSSIBLE)] = np.nan
-    return Capture(response_ids, logprobs, "sampled", "logprob_not_finite")
+    logprobs, reason = _possible(answer.logprobs)
+    return Capture(response_ids, logprobs, "sampled", reason)
 
 
-def _are_possible(logprobs: Sequence[float | None]) -> bool:
-    """A few tokens are looked through faster here than by numpy. A sum is finite where all of it is."""
-    values = [value for value in logprobs if value is not None]
-    return len(values) == len(logprobs) and math.isfinite(sum(values)) and min(values) > IMPOSSIBLE
+def _possible(given: Sequence[float | None]) -> tuple[npt.NDArray[np.float32], str | None]:
+    """The values as they are stored, NaN for those that cannot be, and the reason where there are any."""
+    with np.errstate(over="ignore"):
+        logprobs = np.array(given, dtype=np.float32)  # None becomes NaN, 1e308 infinite
+    if logprobs.min() > IMPOSSIBLE and logprobs.max() <= LARGEST:  # False where there is a NaN
+        return logprobs, None
+    too_large = np.isfinite(logprobs) & (logprobs > LARGEST)
+    missing = ~np.isfinite(logprobs) | (logprobs <= IMPOSSIBLE)
+    logprobs[missing | too_large] = np.nan
+    return logprobs, "logprob_not_finite" if missing.any() else "logprob_impossible"

@@ -15,6 +15,7 @@ LOST_BEFORE: dict[str, str] = {
     **dict.fromkeys(
         ("status", "no_ids", "no_logprobs", "logprob_count_mismatch", "logprob_not_finite"), "next state"
     ),
+    **dict.fromkeys(("ending", "logprob_impossible", "token_count_mismatch"), "next state"),
     **dict.fromkeys(
         (
             *("version_unknown", "empty_answer", "retry", "store_false"),
