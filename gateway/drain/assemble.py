@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 
 from gateway.drain import effective, sampling, trainable
-from gateway.fold import align, stated
+from gateway.fold import align, counts, stated
 from gateway.fold.answer import Answer, Reply
 from gateway.fold.body import read as read_body
 from gateway.fold.readable import Marker
@@ -78,8 +78,9 @@ def assemble(
     folded = fold(reply.body) if reply is not None else Reply()
     answers: Sequence[Answer | None] = folded.answers or (None,)
     reply_meta: Mapping[str, Any] = reply.meta if reply is not None else {}
+    miscounted = counts.contradicts(folded)
     rows = tuple(
-        _row(read, (kind, kind_reason), reply_meta, folded, answer, position, policy_id)
+        _row(read, (kind, kind_reason), reply_meta, folded, answer, position, policy_id, miscounted)
         for position, answer in enumerate(answers)
     )
     if reply is not None and not folded.answers and folded.error is None:
@@ -159,6 +160,7 @@ def _row(
     answer: Answer | None,
     position: int,
     policy_id: int | None,
+    miscounted: bool,
 ) -> Recorded:
     meta, mark = read.meta, Marker()
     outcome = str(reply_meta.get("outcome", "interrupted"))
@@ -166,6 +168,7 @@ def _row(
     usage = reply.usage if position == 0 else None  # the sum over all choices: counted once
     alone = usage.get("completion_tokens") if usage is not None and len(reply.answers) == 1 else None
     capture = align.align(answer, alone if isinstance(alone, int) else None) if answer is not None else None
+    stopped_by = answer.matched_stop if answer is not None else None
     version = _version(answer, reply_meta)
     is_chat = read.endpoint == kinds.CHAT and bool(read.body)
     defaults = _defaults(reply_meta) if is_chat else None
@@ -199,7 +202,8 @@ def _row(
         reasoning_text=mark.text(answer.reasoning) if answer is not None else None,
         tool_calls=mark.json(answer.tool_calls) if answer is not None and answer.tool_calls else None,
         finish_reason=mark.text(answer.finish_reason) if answer is not None else None,
-        matched_stop=mark.text(_text(answer.matched_stop)) if answer is not None else None,
+        matched_stop=mark.text(_text(stopped_by)),
+        stopped_by=mark.json(stopped_by),
         usage=mark.json(usage),
         prompt_ids=np.array(prompt_ids, dtype=np.int32) if prompt_ids is not None else None,
         response_ids=capture.response_ids if capture is not None else None,
@@ -213,8 +217,10 @@ def _row(
             body=read.body,
             store_false=read.store_false,
             status=status,
+            finish_reason=answer.finish_reason if answer is not None else None,
             capture=capture,
             has_prompt_ids=prompt_ids is not None,
+            miscounted=miscounted,
             version=version,
             sampling_class=sampling_class,
         ),

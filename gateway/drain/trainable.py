@@ -16,6 +16,8 @@ _SAMPLING_REASONS = {
     "greedy": "sampling_greedy",
     "constrained": "sampling_constrained",
 }
+#: How an answer may have ended that is trained. Whoever ends one otherwise may have changed it (a filter).
+ENDINGS = frozenset({"stop", "length", "tool_calls", "function_call"})
 
 
 def status(outcome: str, endpoint: str, reply: Reply, answer: Answer | None) -> tuple[str, str | None]:
@@ -46,8 +48,10 @@ def untrainable_reason(
     body: Mapping[str, Any],
     store_false: StoreFalse,
     status: str,
+    finish_reason: str | None,
     capture: Capture | None,
     has_prompt_ids: bool,
+    miscounted: bool,
     version: tuple[int, int] | None,
     sampling_class: str | None,
 ) -> str | None:
@@ -58,12 +62,16 @@ def untrainable_reason(
         return "side"
     if status != "ok":
         return "status"
+    if finish_reason not in ENDINGS:
+        return "ending"
     if forbids_training(body, store_false):
         return "store_false"
     if capture is None or (capture.reason is None and not has_prompt_ids):
         return "no_ids"
     if capture.reason is not None:
         return capture.reason
+    if miscounted:
+        return "token_count_mismatch"
     if version is None:
         return "version_unknown"
     return _SAMPLING_REASONS.get(sampling_class)

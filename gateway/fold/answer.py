@@ -19,6 +19,9 @@ class Answer:
     prompt_ids: tuple[int, ...] | None = None
     response_ids: tuple[int, ...] | None = None
     logprobs: tuple[float | None, ...] | None = None  # nats, one a sampled token; None: said to be null
+    token_texts: tuple[str, ...] | None = None  # of the sampled tokens; only where the caller wants them
+    prompt_count: int | None = None  # how many tokens the reply says that this choice's prompt and answer
+    token_count: int | None = None  # have, where it says so of each choice
     version: tuple[int, int] | None = None  # oldest and newest policy version, where the reply states it
 
     @property

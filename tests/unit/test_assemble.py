@@ -80,12 +80,46 @@ def test_a_captured_turn_is_trainable_and_complete():
             "logprob_count_mismatch",
         ),
         ({"reply": reply_body("X").replace(b"-0.25", b"NaN")}, "logprob_not_finite"),
+        ({"reply": reply_body("X").replace(b"-0.25", b"1e308")}, "logprob_not_finite"),
+        ({"reply": reply_body("X").replace(b"-0.25", b"5.0")}, "logprob_impossible"),
+        ({"reply": reply_body("X").replace(b'tokens": 2', b'tokens": 3')}, "token_count_mismatch"),
+        ({"reply": reply_body("X", finish="content_filter")}, "ending"),
+        ({"reply": reply_body("X", finish="eos")}, "ending"),
     ],
 )
 def test_each_reason_against_training_is_found_and_has_words(changes, reason):
     """K5, K8, K15."""
     assert row(**changes).untrainable_reason == reason
     assert reason in REASONS
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "function_call"])
+def test_the_usual_endings_are_trained(finish):
+    made = row(reply=reply_body("X", finish=finish))
+    assert (made.finish_reason, made.untrainable_reason) == (finish, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "stopped_by", "matched_stop"),
+    [
+        (b'"matched_stop": 151645', 151645, "151645"),
+        (b'"matched_stop": "151645"', "151645", "151645"),
+        (b'"stop_reason": "a\\u0000"', "a\u2400", "a\u2400"),
+        (b'"matched_stop": [1]', None, None),
+        (b'"matched_stop": true', None, None),
+    ],
+)
+def test_what_ended_an_answer_keeps_its_type(said, stopped_by, matched_stop):
+    made = row(reply=reply_body("X").replace(b'"index": 0', b'"index": 0, ' + said))
+    assert (made.stopped_by, made.matched_stop) == (stopped_by, matched_stop)
+    assert type(made.stopped_by) is type(stopped_by)
+
+
+def test_the_engines_native_form_says_what_ended_an_answer():
+    for matched, expected in ((151645, 151645), ("END", "END"), ([7], None)):
+        native = json.dumps({"type": "stop", "matched": matched}).encode()
+        made = row(reply=reply_body("X").replace(b'"stop"', native))
+        assert (made.finish_reason, made.stopped_by, made.untrainable_reason) == ("stop", expected, None)
 
 
 def test_how_a_cut_distribution_was_sampled_is_recorded_and_left_to_the_learner():
