@@ -51,7 +51,7 @@ REASONS: dict[str, str] = {
     "logprob_count_mismatch": "the engine gave another number of log-probabilities than of tokens",
     "logprob_not_finite": "the engine gave a log-probability that is not a number",
     "logprob_impossible": "the engine gave a log-probability above 0",
-    "token_count_mismatch": "the reply counts more or fewer tokens than it gave ids: chunks were lost or came twice",
+    "token_count_mismatch": "the reply counts other tokens than it gave ids: chunks were lost or came twice",
     "ending": "the answer ended otherwise than by stop, length or a tool call",
     "version_unknown": "it is not known which policy version answered",
     "empty_answer": "the answer has no tokens",
