@@ -188,7 +188,7 @@ def find(connection: Connection, batch_id: int) -> Closed | None:
 
 
 def members(connection: Connection, batch_id: int) -> Sequence[AnyRow]:
-    """A batch's samples in order, with the ids and log-probabilities of their turns, and the ids of the
+    """A batch's samples in order, with what their turns were sampled as, and the ids of the
     prompt with the hint in it where a teacher takes part."""
     query = (
         select(
@@ -199,6 +199,7 @@ def members(connection: Connection, batch_id: int) -> Sequence[AnyRow]:
             whole.prompt_ids(turns).label("prompt_ids"),
             turns.c.response_ids,
             turns.c.response_logprobs,
+            turns.c.trained_tokens,
             turns.c.temperature,
             turns.c.finish_reason,
             hints.c.prompt_ids.label("hint_prompt_ids"),

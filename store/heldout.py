@@ -34,6 +34,7 @@ def newest(connection: Connection, policy_id: int, count: int, max_tokens: int) 
             whole.prompt_ids(turns).label("prompt_ids"),
             turns.c.response_ids,
             turns.c.response_logprobs,
+            turns.c.trained_tokens,
             turns.c.temperature,
             turns.c.finish_reason,
             null().cast(Int4Array).label("hint_prompt_ids"),

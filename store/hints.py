@@ -36,6 +36,7 @@ class Taught:
     prompt_ids: npt.NDArray[np.int32] | None
     response_ids: npt.NDArray[np.int32] | None
     response_text: str | None
+    trained_tokens: npt.NDArray[np.int32] | None  # spans (store/spans.py); None: the whole answer
 
 
 def read_taught(connection: Connection, turn_id: UUID) -> Taught | None:
@@ -47,6 +48,7 @@ def read_taught(connection: Connection, turn_id: UUID) -> Taught | None:
         whole.prompt_ids(turns),
         turns.c.response_ids,
         turns.c.response_text,
+        turns.c.trained_tokens,
     )
     row = connection.execute(query.where(turns.c.id == turn_id)).one_or_none()
     return None if row is None else Taught(row[0] or [], row[1], row[2] or {}, *row[3:])

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, case, func, or_, select
 
+from store import whole
 from store.scores import counting
 from store.tables import turns
 
@@ -41,7 +42,7 @@ class Observed:
     """A version's turns."""
 
     score: Sampled
-    length: Sampled  # tokens of an answer
+    length: Sampled  # tokens of an answer, without those that must not be trained
     refusals: Sampled = UNSEEN  # 1 for an answer that begins as refusals do, else 0
     unreadable: Sampled = UNSEEN  # of the answers that call tools: 1 for one whose calls cannot be read
 
@@ -53,7 +54,7 @@ def observed(connection: Connection, policy_id: int, version: int) -> Observed:
     mine = (
         select(
             value.label("score"),
-            func.cardinality(turns.c.response_ids).label("length"),
+            whole.trained_count(turns).label("length"),
             case((refuses, 1.0), (~refuses, 0.0)).label("refuses"),
         )
         .where(*_of(policy_id, version))

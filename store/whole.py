@@ -5,7 +5,7 @@ The columns themselves hold only what a turn adds to its base (`store/bases.py`)
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, LargeBinary, case, func
+from sqlalchemy import ColumnElement, FromClause, LargeBinary, case, func, select
 
 from store.arrays import Int4Array
 from store.tables.base import Json
@@ -24,6 +24,14 @@ def prompt_ids(of: FromClause) -> ColumnElement[Any]:
     """int32, shape [prompt_tokens]. How many there are is the column `prompt_tokens`."""
     alone = of.c.base_tokens == 0
     return case((alone, of.c.prompt_ids), else_=func.turn_prompt_ids(of.c.id, type_=Int4Array))
+
+
+def trained_count(of: FromClause) -> ColumnElement[int]:
+    """How many tokens of the answer may be trained: all, or those in the spans of `trained_tokens`."""
+    edge = func.unnest(of.c.trained_tokens).table_valued("at", with_ordinality="n").render_derived()
+    signed = case((edge.c.n % 2 == 0, edge.c.at), else_=-edge.c.at)
+    inside = select(func.sum(signed)).select_from(edge).scalar_subquery()
+    return case((of.c.trained_tokens.is_(None), func.cardinality(of.c.response_ids)), else_=inside)
 
 
 def request_body(of: FromClause) -> ColumnElement[bytes | None]:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine
@@ -30,7 +31,7 @@ from learner.teach.render import (
     enhanced,
     renderer,
 )
-from store import calls, demonstrations, hints, policies
+from store import calls, demonstrations, hints, policies, spans
 from store.calls import Call
 from store.config_model import Config
 from store.hints import NewHint, Taught
@@ -142,9 +143,11 @@ class Lessons:
             if not self._teacher.is_idle():
                 return None
             self._verify(self._teacher)
-            untold = self._teacher.logprobs(prompt.tolist(), answer)
+            trained = _trained(taught)
+            untold = self._teacher.logprobs(prompt.tolist(), answer)[trained]
             told = {
-                text: self._teacher.logprobs(hint.prompt_ids.tolist(), answer) for text, hint in made.items()
+                text: self._teacher.logprobs(hint.prompt_ids.tolist(), answer)[trained]
+                for text, hint in made.items()
             }
         except (TeacherEngineError, AlignmentError, OSError) as error:
             self._say(f"the trainer chooses between hints: {error}")
@@ -168,3 +171,9 @@ class Lessons:
         if sentence not in self._said:
             self._said.add(sentence)
             log.warning("teacher: %s", sentence)
+
+
+def _trained(taught: Taught) -> Any:
+    """What chooses the answer's tokens that may be trained out of all of them."""
+    answer, chosen = taught.response_ids, taught.trained_tokens
+    return slice(None) if answer is None or chosen is None else spans.positions(chosen, len(answer))

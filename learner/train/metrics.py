@@ -80,11 +80,11 @@ def _correlation(rewards: Sequence[float], lengths: Sequence[float]) -> float | 
 
 
 def _distinct(samples: Sequence[Sample]) -> float | None:
-    """Mean share of distinct trigrams of an answer's tokens; None where no answer has three."""
+    """Mean share of distinct trigrams of scored tokens; None where no answer has three in a row."""
     shares = []
     for sample in samples:
-        ids = sample.answer.tolist()
-        trigrams = list(zip(ids, ids[1:], ids[2:], strict=False))
+        ids, places = sample.tokens.tolist(), sample.before.tolist()
+        trigrams = [tuple(ids[n : n + 3]) for n in range(len(ids) - 2) if places[n + 2] - places[n] == 2]
         if trigrams:
             shares.append(len(set(trigrams)) / len(trigrams))
     return statistics.fmean(shares) if shares else None

@@ -66,7 +66,7 @@ def vocabulary(model: HfModel) -> int:
 
 
 def answers(model: HfModel, samples: Sequence[Sample]) -> Scored:
-    """Scores every answer token of the samples, laid end to end: (ΣT,) each, at each sample's temperature."""
+    """Scores the samples' answers, token after token, laid end to end: (ΣT,), at their temperatures."""
     return scores(model, plan(samples, 0, "nothing"))
 
 
@@ -92,7 +92,7 @@ def taught(model: HfModel, samples: Sequence[Sample], count: int) -> Taught:
 
 
 def _scored_positions(model: HfModel, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-    """States before every answer token, the tokens, and their temperatures, laid end to end.
+    """States before every scored token, the tokens, and their temperatures, laid end to end.
 
     Rows are padded on the right; under causal attention no real token sees the padding, so no mask is
     needed and positions are right.

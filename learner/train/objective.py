@@ -83,7 +83,7 @@ def _one(
     device = new.device
     # One optimizer step a batch: the weights before the step are the ones this pass ran with.
     old = new.detach()
-    rollout = torch.cat([torch.from_numpy(s.rollout) for s in samples]).to(device)
+    rollout = torch.cat([torch.from_numpy(s.recorded) for s in samples]).to(device)
     advantage = _advantage(samples, old, teacher.logprobs, settings)
     share = _per_token(shares, samples, device)
     clip = {"low": settings.clip_low, "high": settings.clip_high}

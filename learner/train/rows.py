@@ -35,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sequence of L tokens that scores T answer tokens of its samples, laid end to end.
+    """One sequence of L tokens that scores T tokens of its samples' answers, laid end to end.
 
     `members`: the samples, by their place in the batch, in the order of their answers; `ids` and `positions`
     (L,), the latter counted within the sample; `before` (T,), where in the row the state before each scored
@@ -118,7 +118,7 @@ def _lay(samples: Sequence[Sample], chains: Sequence[Sequence[int]]) -> Row:
         path = np.concatenate([path[:after], np.arange(start, start + len(whole) - after)])
         ids.append(whole[after:])
         positions.append(np.arange(after, len(whole)))
-        before += [path[samples[n].prompt_length - 1 : len(samples[n].ids) - 1] for n in chain]
+        before += [path[samples[n].before] for n in chain]
         start, last = start + len(whole) - after, whole
     members = tuple(number for chain in chains for number in chain)
     own = [samples[number] for number in members]
@@ -128,6 +128,6 @@ def _lay(samples: Sequence[Sample], chains: Sequence[Sequence[int]]) -> Row:
         np.concatenate(positions),
         tuple(pieces),
         np.concatenate(before),
-        np.concatenate([sample.answer for sample in own]),
+        np.concatenate([sample.tokens for sample in own]),
         np.repeat([np.float32(sample.temperature) for sample in own], [sample.scored for sample in own]),
     )

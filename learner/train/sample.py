@@ -7,15 +7,20 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
+from store import spans
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A turn as the trainer sees it. With P prompt ids and T answer ids:
 
     `ids` int64 (P + T,); `prompt_length` P ≥ 1; `rollout` float32 (T,), log-probabilities of the answer's
-    tokens as recorded at `temperature`, NaN where the engine gave none; `advantage` of every answer token;
-    `hinted_prompt` int64 (≥ 1,).
+    tokens as recorded at `temperature`, NaN where the engine gave none; `advantage` of every scored token;
+    `hinted_prompt` int64 (≥ 1,); `trained` int64 (S,), rising places in the answer, of 0 … T − 1.
     Raises ValueError where the lengths do not fit: nothing is ever cut to the shorter one.
+
+    Only what is *scored* counts: in loss, KL, metrics and lengths. An answer token that is not stands before
+    later ones, which see it, as a prompt's does.
     """
 
     turn_id: UUID
@@ -28,6 +33,7 @@ class Sample:
     staleness: int
     cut_short: bool  # the answer ended at its token limit
     hinted_prompt: npt.NDArray[np.int64] | None = None  # the prompt with the hint in it; None: no teacher
+    trained: npt.NDArray[np.int64] | None = None  # which answer tokens are scored; None: all
 
     def __post_init__(self) -> None:
         if self.prompt_length < 1:
@@ -39,11 +45,29 @@ class Sample:
             )
         if not self.temperature > 0:
             raise ValueError(f"turn {self.turn_id}: temperature {self.temperature} is not above 0")
+        if self.trained is not None and not len(self.trained):
+            raise ValueError(f"turn {self.turn_id}: no token of its answer may be trained")
 
     @property
     def scored(self) -> int:
-        """Answer tokens, which are all scored (T)."""
-        return len(self.rollout)
+        """How many answer tokens are scored (S)."""
+        return len(self.rollout) if self.trained is None else len(self.trained)
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """The scored tokens' ids, (S,)."""
+        return self.answer if self.trained is None else self.answer[self.trained]
+
+    @property
+    def recorded(self) -> npt.NDArray[np.float32]:
+        """The scored tokens' log-probabilities as recorded, (S,)."""
+        return self.rollout if self.trained is None else self.rollout[self.trained]
+
+    @property
+    def before(self) -> npt.NDArray[np.int64]:
+        """Where in `ids` the token before each scored one is, (S,)."""
+        first = self.prompt_length - 1
+        return np.arange(first, len(self.ids) - 1) if self.trained is None else first + self.trained
 
     @property
     def answer(self) -> npt.NDArray[np.int64]:
@@ -63,6 +87,7 @@ def from_turn(row: Any) -> Sample:
     answer = np.asarray(row.response_ids, dtype=np.int64)
     prompt = np.asarray(row.prompt_ids, dtype=np.int64)
     recorded = row.response_logprobs
+    trained = row.trained_tokens
     return Sample(
         turn_id=row.turn_id,
         ids=np.concatenate([prompt, answer]),
@@ -76,6 +101,7 @@ def from_turn(row: Any) -> Sample:
         staleness=row.staleness,
         cut_short=row.finish_reason == "length",
         hinted_prompt=None if row.hint_prompt_ids is None else np.asarray(row.hint_prompt_ids, np.int64),
+        trained=None if trained is None else spans.positions(trained, len(answer)),
     )
 
 

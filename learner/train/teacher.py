@@ -16,7 +16,7 @@ from store.config_learning import Loss
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """Per answer token, laid end to end, at the turns' temperatures: log-probability of the token, (ΣT,); ids
+    """Per scored token, laid end to end, at the turns' temperatures: log-probability of the token, (ΣT,); ids
     and log-probabilities of the K likeliest tokens there, (ΣT, K). NaN (and id 0) where there is no hint."""
 
     logprobs: Tensor

@@ -8,7 +8,7 @@ from learner.score.scorer import Scorer
 from learner.teach import lessons
 from learner.teach.engine import TeacherEngineError
 from store.config_model import Config
-from store.tables import calls, demonstrations, feedback, hints, policies
+from store.tables import calls, demonstrations, feedback, hints, policies, turns
 from store.votes import Vote
 from tests.fakes.judge import FakeJudge, fails, says
 from tests.fakes.turns import NOW, turn_id
@@ -138,6 +138,23 @@ def test_an_idle_teacher_engine_keeps_the_hint_that_says_most_and_else_the_train
     add_pair(db, 0)
     Scorer(db, config(engine_url="http://teacher"), Hinting(HINT, LONGER)).run_once(1)
     assert [text for text, _ in found(db)] == kept
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("trained", "kept"), [(None, HINT), (np.array([1, 2], np.int32), LONGER)])
+def test_a_teacher_engine_compares_hints_on_what_may_be_trained(db, monkeypatch, trained, kept):
+    def logprobs(self, prompt, answer):
+        """The shorter hint moves the first token more, the longer one the second."""
+        hinted = prompt[2] if len(prompt) > 2 else None
+        return np.array([0.0, 0.0] if hinted is None else [-100.0 / hinted, -hinted / 100.0])
+
+    monkeypatch.setattr(lessons, "TeacherEngine", type("T", (Teacher,), {"logprobs": logprobs}))
+    add_pair(db, 0)
+    answer = {"response_ids": np.array([3, 4], np.int32), "response_logprobs": np.zeros(2, np.float32)}
+    with db.begin() as connection:
+        connection.execute(turns.update().values(**answer, trained_tokens=trained))
+    Scorer(db, config(engine_url="http://teacher"), Hinting(HINT, LONGER)).run_once(1)
+    assert [text for text, _ in found(db)] == [kept]
 
 
 @pytest.mark.usefixtures("folder")

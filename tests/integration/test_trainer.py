@@ -79,6 +79,28 @@ def test_the_numbers_of_a_step_are_there_and_true(db, tmp_path):
     assert stored == metrics
 
 
+def test_a_turns_tokens_that_must_not_be_trained_are_in_no_length_and_no_update(db, tmp_path):
+    """Of ten tokens four may be trained; the others may say what they like of a log-probability."""
+    masked, short = (config(tmp_path / name, loss={"kl": 0}) for name in ("masked", "short"))
+    answer, logprobs = np.arange(10, 20, dtype=np.int32), np.full(10, -6.2, np.float32)
+    found = []
+    for settings, length, spans in ((masked, 10, np.array([0, 4], np.int32)), (short, 4, None)):
+        more = {"response_ids": answer[:length], "response_logprobs": logprobs[:length]}
+        more["response_logprobs"][4:] = -0.001
+        fill(db, make_policy(db, settings), range(4), trained_tokens=spans, **more)
+        metrics = train(db, settings, Trainer(db, settings)).metrics
+        assert metrics["completions/mean_length"] == 4.0
+        found.append(metrics)
+        wipe(db)
+    assert found[0]["tokens"] == found[1]["tokens"] + 4 * 6  # what a pass computes
+    for name in ("loss", "entropy", "mismatch/share", "optim/grad_norm", "completions/distinct"):
+        assert found[0][name] == pytest.approx(found[1][name], rel=1e-4), name
+    one, other = weights_of(masked, 1), weights_of(short, 1)
+    assert not same(one, load_file(tmp_path / "masked" / "base" / "model.safetensors"))
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-3)
+
+
 def test_without_a_kl_term_the_kl_is_unknown_not_zero(db, tmp_path):
     settings = config(tmp_path, loss={"kl": 0})
     fill(db, make_policy(db, settings), range(4))

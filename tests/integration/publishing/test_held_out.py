@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import Engine
 
@@ -116,3 +117,14 @@ def test_refusals_and_unreadable_tool_calls_of_a_version_are_seen(db: Engine, tm
     assert (seen.refusals.count, seen.refusals.mean) == (8, pytest.approx(4 / 8))
     assert (seen.unreadable.count, seen.unreadable.mean) == (4, 0.75)
     assert unseen == watch.Observed(*[watch.UNSEEN] * 4)
+
+
+def test_the_length_that_is_watched_is_of_what_may_be_trained(db: Engine, tmp_path: Path) -> None:
+    policy = make_policy(db, config(tmp_path)).id
+    with db.begin() as connection:
+        for number, spans in enumerate((None, [0, 2, 5, 9], [3, 4])):
+            more = {"response_ids": np.arange(10, dtype=np.int32), "response_logprobs": None}
+            trained = None if spans is None else np.array(spans, np.int32)
+            add_turn(connection, number, Stage.SCORED, policy_id=policy, trained_tokens=trained, **more)
+        seen = watch.observed(connection, policy, 0).length
+    assert (seen.count, seen.mean) == (3, pytest.approx((10 + 6 + 1) / 3))
