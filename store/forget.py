@@ -18,7 +18,8 @@ class InUseError(Exception):
 STATEMENTS = (
     "update turns set response_text = null, reasoning_text = null, tool_calls = null, error = null,"
     " sampling = null, user_name = null, prompt_ids = null, prompt_tokens = null, response_ids = null,"
-    " response_logprobs = null, answer_digest = null, trainable = false,"
+    " response_logprobs = null, trained_tokens = null, matched_stop = null, stopped_by = null,"
+    " answer_digest = null, trainable = false,"
     " untrainable_reason = coalesce(untrainable_reason, 'forgotten') where tenant = :tenant",
     "update turn_states set stage = 'dropped', reason = 'forgotten', changed_at = now()"
     " where tenant = :tenant and stage in ('awaiting_next', 'scorable', 'scored')",

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import numpy as np
 
-from gateway.drain import effective, sampling, trainable
+from gateway.drain import effective, sampling, strict, trainable
 from gateway.fold import align, counts, stated
 from gateway.fold.answer import Answer, Reply
 from gateway.fold.body import read as read_body
@@ -75,10 +75,11 @@ def assemble(
     """
     read = _read(request, store_false)
     kind, kind_reason = kinds.kind_of(read.endpoint, read.meta.get("turn_type"), read.body, read.forms)
-    folded = fold(reply.body) if reply is not None else Reply()
+    texts = read.endpoint == kinds.CHAT and strict.wants_texts(read.body)
+    folded = fold(reply.body, texts=texts) if reply is not None else Reply()
     answers: Sequence[Answer | None] = folded.answers or (None,)
     reply_meta: Mapping[str, Any] = reply.meta if reply is not None else {}
-    miscounted = counts.contradicts(folded)
+    miscounted = counts.contradicts(folded, _parser(reply_meta))
     rows = tuple(
         _row(read, (kind, kind_reason), reply_meta, folded, answer, position, policy_id, miscounted)
         for position, answer in enumerate(answers)
@@ -173,6 +174,7 @@ def _row(
     is_chat = read.endpoint == kinds.CHAT and bool(read.body)
     defaults = _defaults(reply_meta) if is_chat else None
     sampling_class = effective.sampling_class(read.body, defaults) if is_chat else None
+    sampling_class, trained = strict.decide(sampling_class, read.body, reply_meta.get("tool_calling"), answer)
     history_hash, exchange_hash = _with_answer(read, answer)
     prompt_hash = read.digests[-1] if read.digests else None
     prompt_ids = answer.prompt_ids if answer is not None else None
@@ -208,6 +210,7 @@ def _row(
         prompt_ids=np.array(prompt_ids, dtype=np.int32) if prompt_ids is not None else None,
         response_ids=capture.response_ids if capture is not None else None,
         response_logprobs=capture.logprobs if capture is not None else None,
+        trained_tokens=trained,
         capture=capture.kind if capture is not None else "none",
         sampling_class=sampling_class,
         temperature=effective.temperature(read.body, defaults) if is_chat else None,
@@ -271,6 +274,12 @@ def _defaults(reply_meta: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What the engine that answered takes for left-out fields; None: not known, or recorded before it was."""
     found = reply_meta.get("sampling_defaults")
     return found if isinstance(found, dict) else None
+
+
+def _parser(reply_meta: Mapping[str, Any]) -> str | None:
+    """The tool-call parser of the engine that answered; None: unknown."""
+    calling = reply_meta.get("tool_calling")
+    return _text(calling.get("parser")) if isinstance(calling, dict) else None
 
 
 def _said(answer: Answer | None) -> str | None:

@@ -3,7 +3,8 @@
 `free`: from the whole softmax at a temperature above 0.
 `truncated`: top-p, top-k or min-p cut the distribution, but not the recorded log-probabilities, which are of
 the whole softmax at the temperature. Whether it is trained, the learner's settings say.
-`constrained`: a grammar, a forced tool call, penalties or a bias changed the distribution itself.
+`constrained`: a grammar, a forced tool call, penalties or a bias changed the distribution itself. With tools
+that are strict and not forced this depends on the answer (`gateway/drain/strict.py`).
 `greedy`: the argmax, which is no sample.
 """
 
@@ -35,6 +36,7 @@ _TELLING = frozenset(
     (*_GRAMMARS, "top_p", "top_k", "min_p", "typical_p", "presence_penalty", "frequency_penalty",
      "repetition_penalty", "min_tokens", "response_format", "tools", "tool_choice")
 )  # fmt: skip
+_INSTRUCTING = ("root", "system", "developer")  # roles whose messages may offer tools
 #: Field and the value that changes nothing.
 _NEUTRAL = (("presence_penalty", 0), ("frequency_penalty", 0), ("repetition_penalty", 1), ("min_tokens", 0))
 
@@ -72,12 +74,16 @@ def _has_format(body: Mapping[str, Any]) -> bool:
 
 
 def _forces_a_tool(body: Mapping[str, Any]) -> bool:
-    tools = body.get("tools")
-    if not isinstance(tools, list) or body.get("tool_choice") == "none":
-        return False
-    functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
-    is_strict = any(isinstance(function, dict) and function.get("strict") is True for function in functions)
-    return is_strict or body.get("tool_choice") not in (None, "auto")
+    """Whether an answer must be a call. Strict tools that it may call are for `gateway.drain.strict`."""
+    return body.get("tool_choice") not in (None, "auto", "none") and bool(offered_tools(body))
+
+
+def offered_tools(body: Mapping[str, Any]) -> list[Any]:
+    """The tools of a chat request: its own, and those that its system messages bring."""
+    messages = body.get("messages")
+    said = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+    holders = [body, *(one for one in said if "tools" in one and one.get("role") in _INSTRUCTING)]
+    return [tool for one in holders if isinstance(tools := one.get("tools"), list) for tool in tools]
 
 
 def _is_truncated(body: Mapping[str, Any]) -> bool:
