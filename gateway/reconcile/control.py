@@ -127,6 +127,13 @@ class Control:
             preferred=_object(body.get("preferred_sampling_params")),
         )
 
+    def tool_calling(self) -> dict[str, str | None]:
+        """The tool-call parser and the grammar backend that it was started with; None: none, or not said."""
+        body = self._body("/server_info", self._send("GET", "/server_info", None, self._look))
+        said = body if isinstance(body, dict) else {}
+        names = {"parser": said.get("tool_call_parser"), "grammar": said.get("grammar_backend")}
+        return {what: name if isinstance(name, str) else None for what, name in names.items()}
+
     def pause(self, mode: PauseMode = "in_place") -> None:
         """`in_place` keeps running requests and their caches as they are until `continue_`."""
         self._post("/pause_generation", {"mode": mode})

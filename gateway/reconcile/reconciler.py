@@ -40,6 +40,7 @@ from gateway.reconcile.inspection import Inspected, Inspector
 from gateway.reconcile.probe import BadProbeError
 from gateway.reconcile.publish import load, verify
 from gateway.reconcile.selftest import SelfTests
+from gateway.reconcile.tool_calling import ToolCallings
 from gateway.reconcile.vocabulary import Vocabularies
 from store.config_model import Config
 from store.publications import Publication
@@ -75,6 +76,7 @@ class Reconciler:
         self._inspector = Inspector(checksums=config.publish.checksums)
         self._tests = tests
         self._defaults = Defaults(clock)
+        self._tool_callings = ToolCallings(clock)
         remembered = routes_file.remember(routes)
         self._memories = {control.url: remembered.get(control.url, Memory()) for control in controls}
         name = config.policy.name
@@ -102,6 +104,7 @@ class Reconciler:
             view = look(control)
             self._defaults.look(control, view.health, view.dialect)
             self._vocabularies.saw(control.url, view.model_path, None if live is None else live.base)
+            self._tool_callings.look(control, view.health, view.dialect)
             before = self._memories[control.url]
             decision = self._decide(control, view, before, live)
             if decision.act is Act.WAIT or live is None:
@@ -236,6 +239,7 @@ class Reconciler:
         route = self._books.follow(control.url) or Route("starting", "its reconciler has not spoken yet")
         health = control.health()
         self._defaults.look(control, health, route.dialect)
+        self._tool_callings.look(control, health, route.dialect)
         if health is Health.DEAD:
             route = Route("dead", "nobody answers at this address", dialect=route.dialect)
             self._vocabularies.forget(control.url)
@@ -272,8 +276,8 @@ class Reconciler:
 
     def _write_routes(self) -> None:
         policy, model = self._config.policy.name, self._config.engine.served_name
-        known = self._defaults.known()
-        routes_file.write(self._path, policy, model, self._routes, self._wanted, known)
+        known = {"defaults": self._defaults.known(), "tool_calling": self._tool_callings.known()}
+        routes_file.write(self._path, policy, model, self._routes, self._wanted, **known)
 
     def _beat(self) -> None:
         if self._clock() < self._beat_at:

@@ -14,9 +14,11 @@ import orjson
 
 from gateway.reconcile.beside import Wanted
 from gateway.reconcile.decide import Memory, Route, adapter_version
+from gateway.reconcile.tool_calling import ToolCalling
 
 NOBODY = Wanted()
 NOTHING_KNOWN: Mapping[str, Mapping[str, Any]] = {}
+NOT_ASKED: Mapping[str, ToolCalling] = {}
 
 
 def write(
@@ -26,11 +28,13 @@ def write(
     routes: Mapping[str, Route],
     wanted: Wanted = NOBODY,
     defaults: Mapping[str, Mapping[str, Any]] = NOTHING_KNOWN,
+    tool_calling: Mapping[str, ToolCalling] = NOT_ASKED,
 ) -> None:
     """Replaces the file atomically.
 
     `routes`: by engine URL. `wanted`: who is sent to another version. `defaults`: what an engine takes for
-    sampling fields that a chat request leaves out, by engine URL; an engine that is missing: unknown.
+    sampling fields that a chat request leaves out, by engine URL. `tool_calling`: how an engine reads tool
+    calls, by engine URL. An engine that is missing in either: unknown.
     """
     trial = wanted.trial
     content = {
@@ -51,6 +55,7 @@ def write(
                 "beside": _by_version(route.beside, policy),
                 "sampling_defaults": defaults.get(url),
                 "vocab_size": route.vocab_size,
+                "tool_calling": tool_calling.get(url),
             }
             for url, route in routes.items()
         ],

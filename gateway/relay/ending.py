@@ -92,5 +92,6 @@ def reply_meta(
         "engine": sent_to.url if sent_to is not None else None,
         "adapter": sent_to.adapter if sent_to is not None else None,
         "sampling_defaults": sent_to.sampling_defaults if sent_to is not None else None,
+        "tool_calling": sent_to.tool_calling if sent_to is not None else None,
         "error": gone or ending.error,
     }

@@ -41,6 +41,8 @@ class Engine:
     #: What it takes for sampling fields that a chat request leaves out; None: unknown.
     sampling_defaults: Mapping[str, Any] | None = field(default=None, hash=False)
     vocab_size: int | None = None  # how many token ids its model knows; None: unknown
+    #: How it reads tool calls: its parser, and who makes a grammar of strict tools; None: unknown.
+    tool_calling: Mapping[str, Any] | None = field(default=None, hash=False)
     exact: bool = False  # the versions are one request's own: they do not move with the engine
 
 
@@ -76,6 +78,7 @@ def parse(text: bytes) -> Routes:
             beside={int(version): name for version, name in (entry.get("beside") or {}).items()},
             sampling_defaults=_object(entry.get("sampling_defaults")),
             vocab_size=entry.get("vocab_size"),
+            tool_calling=_object(entry.get("tool_calling")),
         )
         for entry in payload["engines"]
     )

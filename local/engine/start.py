@@ -70,9 +70,15 @@ def arguments(config: Config, model: Path, *, gpu: bool) -> list[str]:
 
 
 def environment(environ: Mapping[str, str], *, gpu: bool) -> dict[str, str]:
-    """One thread on a CPU: two on a busy two-core machine make less than a token a second."""
+    """What the engine's process gets of ours.
+
+    One thread on a CPU: two on a busy two-core machine make less than a token a second. Not the variable that
+    puts a grammar over every answer with tools, which the engine tells nobody: such answers would be recorded
+    as sampled freely.
+    """
     cpu = {} if gpu else {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
-    return {**environ, "HF_HUB_OFFLINE": "1", **cpu}
+    kept = {name: value for name, value in environ.items() if name != "SGLANG_TOOL_STRICT_LEVEL"}
+    return {**kept, "HF_HUB_OFFLINE": "1", **cpu}
 
 
 def launch(config: Config) -> subprocess.Popen[bytes]:

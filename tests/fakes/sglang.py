@@ -41,6 +41,7 @@ class FakeSGLang:
     places: int = 8  # --max-loras-per-batch
     sampling_defaults: str | None = "model"  # --sampling-defaults; None: a version that does not say
     preferred: dict[str, Any] | None = None  # --preferred-sampling-params
+    parser: str | None = "qwen"  # --tool-call-parser
     paused: bool = False
     loading: bool = False
     plain: bool = False  # some other OpenAI-compatible server
@@ -105,6 +106,7 @@ class FakeSGLang:
     def on_server_info(self, _: dict[str, Any]) -> tuple[int, Any]:
         said: dict[str, Any] = {"max_loras_per_batch": self.places, "model_path": self.base}
         said |= {"preferred_sampling_params": self.preferred}
+        said |= {"tool_call_parser": self.parser, "grammar_backend": "xgrammar"}
         if self.sampling_defaults is not None:
             said["sampling_defaults"] = self.sampling_defaults
         return 200, said

@@ -59,6 +59,11 @@ def test_a_cpu_engine_gets_one_thread_and_never_asks_the_hub() -> None:
     assert environment({}, gpu=True) == {"HF_HUB_OFFLINE": "1"}
 
 
+def test_an_engine_of_ours_puts_no_grammar_over_tools_that_are_not_strict() -> None:
+    told = environment({"SGLANG_TOOL_STRICT_LEVEL": "2", "SGLANG_X": "1"}, gpu=True)
+    assert told == {"SGLANG_X": "1", "HF_HUB_OFFLINE": "1"}
+
+
 def test_without_a_model_path_the_model_of_make_engine_is_served() -> None:
     assert model_path(Config(state_dir=Path("s"))) == Path("s/models/smollm2-135m")
     assert model_path(Config.model_validate({"engine": {"model_path": "m"}})) == Path("m")
