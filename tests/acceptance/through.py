@@ -28,10 +28,9 @@ def config_for(engine: RealEngine, state: Path, **changes: Any) -> Config:
 @asynccontextmanager
 async def through_dukou(engine: RealEngine, state: Path) -> AsyncIterator[Running]:
     """A gateway that knows the engine to be ready, at version 0."""
-    with Control(engine.url) as control:
-        taken = defaults.read(control)
     route: dict[str, Any] = {"url": engine.url, "state": "ready", "version_low": 0, "version_high": 0}
-    route["sampling_defaults"] = taken
+    with Control(engine.url) as control:
+        route |= {"sampling_defaults": defaults.read(control), "tool_calling": control.tool_calling()}
     (state / "run").mkdir(parents=True)
     (state / "run" / "routes.json").write_text(json.dumps({"engines": [route]}))
     async with running(config_for(engine, state)) as gateway:
