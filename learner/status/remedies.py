@@ -14,7 +14,9 @@ REMEDIES: dict[str, str] = {
     "sampling_truncated": "let clients leave out top_p, top_k and min_p (where the model recommends them: "
     "engine.sampling_defaults = openai); or batch.truncated = train",
     "sampling_constrained": "let clients leave out response_format, forced tools, penalties and biases "
-    "(where the model recommends a penalty: engine.sampling_defaults = openai)",
+    "(where the model recommends a penalty: engine.sampling_defaults = openai); strict tools are trained "
+    "with the parser qwen25",
+    "token_count_mismatch": "see whether a proxy before the engine drops or repeats parts of its streams",
     "store_false": 'set privacy.store_false = "ignore", or let clients leave out store: false',
     "no_next_state": "longer conversations, or a longer session.idle_seconds",
     "no_quorum": "see the votes table for what the judge answered",

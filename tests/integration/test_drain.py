@@ -58,6 +58,34 @@ def test_a_turn_arrives_with_its_tokens_and_a_missing_logprob_is_null(ferry, db)
     assert stored == "{-0.1,NULL}"
 
 
+@pytest.mark.parametrize("stop", [151645, "151645"])
+def test_the_view_says_what_ended_an_answer_and_which_tokens_may_be_trained(ferry, db, stop):
+    call, after = ("<tool_call>", '\n{"name":"f", "arguments":{}}\n</tool_call>'), "<|im_end|>"
+    entries = [[-0.5, token, text] for token, text in enumerate(("Hi", *call, after))]
+    made = json.loads(reply_body("X", finish="tool_calls"))
+    made["choices"][0] |= {
+        "response_token_ids": [0, 1, 2, 3],
+        "meta_info": {"output_token_logprobs": entries},
+        "matched_stop": stop,
+    }
+    made["usage"] = {"completion_tokens": 4}
+    turn = turn_id(ferry.clock)
+    meta = reply_meta(turn, ferry.clock + 1, tool_calling={"parser": "qwen", "grammar": "xgrammar"})
+    asked = request_body([user("hi")], tools=[{"function": {"name": "f", "strict": True}}])
+    ferry.worker.request(request_meta(turn, ferry.clock), asked)
+    ferry.worker.reply(meta, json.dumps(made).encode())
+    ferry.drain()
+    with db.connect() as connection:
+        query = (
+            "select stopped_by, json_typeof(stopped_by), trained_tokens, sampling_class, trainable from turn"
+        )
+        row = connection.execute(text(query)).one()
+        matched = connection.scalar(select(turns.c.matched_stop))
+    kind = "number" if stop == 151645 else "string"
+    assert (row.stopped_by, row.json_typeof, matched) == (stop, kind, "151645")
+    assert (row.trained_tokens.tolist(), row.sampling_class, row.trainable) == ([0, 1, 3, 4], "free", True)
+
+
 def test_the_default_policy_and_its_version_0_are_made_once(ferry, db):
     ferry.say([user("hi")])
     ferry.drain()
