@@ -36,7 +36,6 @@ _TELLING = frozenset(
     (*_GRAMMARS, "top_p", "top_k", "min_p", "typical_p", "presence_penalty", "frequency_penalty",
      "repetition_penalty", "min_tokens", "response_format", "tools", "tool_choice")
 )  # fmt: skip
-_INSTRUCTING = ("root", "system", "developer")  # roles whose messages may offer tools
 #: Field and the value that changes nothing.
 _NEUTRAL = (("presence_penalty", 0), ("frequency_penalty", 0), ("repetition_penalty", 1), ("min_tokens", 0))
 
@@ -81,9 +80,15 @@ def _forces_a_tool(body: Mapping[str, Any]) -> bool:
 def offered_tools(body: Mapping[str, Any]) -> list[Any]:
     """The tools of a chat request: its own, and those that its system messages bring."""
     messages = body.get("messages")
-    said = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
-    holders = [body, *(one for one in said if "tools" in one and one.get("role") in _INSTRUCTING)]
-    return [tool for one in holders if isinstance(tools := one.get("tools"), list) for tool in tools]
+    said = messages if isinstance(messages, list) else ()
+    holders = [one for one in said if isinstance(one, dict) and "tools" in one and _instructs(one)]
+    offered = [body.get("tools"), *(one["tools"] for one in holders)] if holders else [body.get("tools")]
+    return [tool for tools in offered if isinstance(tools, list) for tool in tools]
+
+
+def _instructs(message: Mapping[str, Any]) -> bool:
+    """Whether the message has a role whose messages may offer tools."""
+    return message.get("role") in ("root", "system", "developer")
 
 
 def _is_truncated(body: Mapping[str, Any]) -> bool:
