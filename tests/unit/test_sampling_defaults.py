@@ -1,7 +1,6 @@
 """What an engine takes for left-out fields: read from /server_info and the model's own file, or unknown."""
 
 import json
-import os
 
 import httpx
 import pytest
@@ -101,10 +100,13 @@ def test_a_model_that_this_host_does_not_see_recommends_nobody_knows_what(path):
         read(control)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_said_so(tmp_path):
+def test_a_file_that_may_not_be_read_is_said_so(tmp_path, monkeypatch):
     folder = model(tmp_path / "m", b"{}")
-    (folder / "generation_config.json").chmod(0)
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(folder), "open", refused)  # root may read everything
     with pytest.raises(UnknownError, match="cannot be read: Permission denied"):
         recommended(folder)
 
