@@ -85,12 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="port to listen on, 0 for any (gateway.port)")
     parser.add_argument("--again", action="store_true", help="with aside: drain what is set aside again")
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the supervisor's listening socket
+    parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def _config(asked: argparse.Namespace) -> "Config":
-    from store.config import load_config
+    from store.config import load
+    from store.config_environ import sentence
 
-    config = load_config(asked.config)
+    loaded = load(asked.config)
+    loaded.warn()
+    if (said := sentence(loaded.from_environment)) and not asked.supervised:  # its supervisor has said it
+        logging.getLogger(__name__).info("%s", said)
+    config = loaded.config
     given = {name: getattr(asked, name) for name in ("host", "port") if getattr(asked, name) is not None}
     return config.model_copy(update={"gateway": config.gateway.model_copy(update=given)})

@@ -70,7 +70,7 @@ def run(config: Config, config_path: Path | None) -> int:
         print(f"cannot listen on {where}: {error.strerror}. Another port: --port 0", file=sys.stderr)
         return 1
     options = ["--config", str(config_path)] if config_path is not None else []
-    options += ["--host", config.gateway.host, "--port", str(config.gateway.port)]
+    options += ["--host", config.gateway.host, "--port", str(config.gateway.port), "--supervised"]
     descriptor = sock.fileno()
     workers = [
         Child(f"worker {n}", ["serve", *options, "--fd", str(descriptor)], (descriptor,))

@@ -86,18 +86,20 @@ def _add_moves(verbs: Any, common: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the verb; no verb means `run`. Returns the exit status."""
     arguments = parser().parse_args(_with_verb(sys.argv[1:] if argv is None else argv))
-    from store.config import load_config
+    from store.config import load
     from store.config_error import ConfigError
 
     try:
-        config = load_config(arguments.config)
+        loaded = load(arguments.config)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    loaded.warn()
+    config = loaded.config
     if arguments.verb == "status":
         from learner.status.read import show
 
-        return show(config, as_json=arguments.json, watch=arguments.watch)
+        return show(loaded, as_json=arguments.json, watch=arguments.watch)
     named = arguments.verb == "publish" and (arguments.version, arguments.share) != (None, None)
     if named or arguments.verb in MOVES:
         from learner.moves import run
@@ -113,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return rescore(config, arguments)
     from learner.start import start
 
-    return start(config, arguments.verb, once=arguments.once)
+    return start(loaded, arguments.verb, once=arguments.once)
 
 
 def _with_verb(argv: Sequence[str]) -> list[str]:

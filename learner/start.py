@@ -11,7 +11,8 @@ from learner.loop import Loop
 from learner.parts import RealParts
 from learner.stop import Stop, SystemClock
 from learner.trouble import diagnose
-from store.config_model import Config
+from store.config import Loaded
+from store.config_environ import sentence
 
 log = logging.getLogger("dukou.learner")
 
@@ -25,9 +26,12 @@ ROLES: dict[str, tuple[str, dict[str, bool]]] = {
 }
 
 
-def start(config: Config, verb: str, *, once: bool) -> int:
+def start(loaded: Loaded, verb: str, *, once: bool) -> int:
     """Runs the verb until it is told to stop, or once. Returns the exit status: 1 where one round failed."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if said := sentence(loaded.from_environment):
+        log.info("%s", said)
+    config = loaded.config
     name, role = ROLES[verb]
     stop, clock, board = Stop(), SystemClock(), Board(name, **role)
     parts = RealParts(config, stop.event.is_set)

@@ -6,7 +6,8 @@ import sys
 import threading
 
 from local.stack import Stack
-from store.config import load_config
+from store.config import load
+from store.config_environ import sentence
 from store.paths import StatePaths
 
 
@@ -15,7 +16,11 @@ def say(line: str) -> None:
 
 
 def main() -> int:
-    config = load_config()
+    loaded = load()
+    loaded.warn()
+    config = loaded.config
+    if said := sentence(loaded.from_environment):
+        say(said)
     pid_file = StatePaths.for_config(config).run / "up.pid"
     pid_file.parent.mkdir(parents=True, exist_ok=True)
     stopped = threading.Event()

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from store import openclaw
+from store.config_environ import FromEnvironment
 from store.config_error import ConfigError, what_is_right
-from store.config_expand import ExpansionError, expand, expand_items, split
+from store.config_expand import ExpansionError, expand, expand_items, split, used
 from store.config_keys import Setting, flatten, nearest, settings, shown
 from store.config_model import Config
 
@@ -32,6 +33,12 @@ class Loaded:
 
     config: Config
     warnings: tuple[str, ...]
+    from_environment: tuple[FromEnvironment, ...] = ()
+
+    def warn(self) -> None:
+        """Puts the warnings into the log."""
+        for warning in self.warnings:
+            log.warning("%s", warning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,7 @@ class _Given:
 def load_config(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """As `load`, with the warnings in the log."""
     loaded = load(path, environ)
-    for warning in loaded.warnings:
-        log.warning("%s", warning)
+    loaded.warn()
     return loaded.config
 
 
@@ -107,7 +113,16 @@ def _build(table: Mapping[str, object], environ: Mapping[str, str], source: str,
     if config is None or problems:
         raise ConfigError(source, problems)
     config = config.model_copy(update={"state_dir": folder / config.state_dir.expanduser()})
-    return Loaded(config, (*theirs.warnings, *_exposure(config)))
+    return Loaded(config, (*theirs.warnings, *_exposure(config)), _from_environment(given, environ))
+
+
+def _from_environment(given: Mapping[str, _Given], environ: Mapping[str, str]) -> tuple[FromEnvironment, ...]:
+    """In the order of the model."""
+    return tuple(
+        FromEnvironment(key, variable)
+        for key in settings()
+        for variable in ([given[key].name] if given[key].from_variable else used(given[key].value, environ))
+    )
 
 
 def _overrides(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:

@@ -47,6 +47,14 @@ def expand_items(value: object, environ: Mapping[str, str]) -> object:
     return items
 
 
+def used(value: object, environ: Mapping[str, str]) -> list[str]:
+    """The variables whose content stands in a value that `expand` or `expand_items` expanded."""
+    if isinstance(value, list):
+        return list(dict.fromkeys(name for item in value for name in used(item, environ)))
+    found = _REFERENCE.finditer(value) if isinstance(value, str) else ()
+    return list(dict.fromkeys(m["name"] for m in found if m["name"] and environ.get(m["name"])))
+
+
 def split(text: str) -> list[object]:
     """Comma-separated items without the empty ones, or a JSON list where the text begins with `[`.
 

@@ -1,6 +1,7 @@
 """`learner status`: reads, prints, and changes nothing but that the embedded Postgres runs afterwards."""
 
 import sys
+from dataclasses import replace
 from threading import Event
 
 from sqlalchemy import Engine
@@ -12,6 +13,7 @@ from learner.status.report import Report
 from learner.stop import Clock, SystemClock
 from learner.trouble import NO_POSTGRES, first_line, schema_missing
 from store import database
+from store.config import Loaded
 from store.config_model import Config
 from store.funnel import snapshot, totals
 from store.spending import Caps
@@ -20,18 +22,18 @@ WATCH_SECONDS = 2.0
 NO_CAPS = Caps()
 
 
-def show(config: Config, *, as_json: bool, watch: bool) -> int:
+def show(loaded: Loaded, *, as_json: bool, watch: bool) -> int:
     """Prints the report, with `watch` again and again; the exit status is 0 whatever it says."""
     try:
-        return _show(config, as_json, watch, SystemClock())
+        return _show(loaded, as_json, watch, SystemClock())
     except KeyboardInterrupt:
         return 0
 
 
-def _show(config: Config, as_json: bool, watch: bool, clock: Clock) -> int:
+def _show(loaded: Loaded, as_json: bool, watch: bool, clock: Clock) -> int:
     never = Event()
     while True:
-        report = read(config)
+        report = replace(read(loaded.config), from_environment=loaded.from_environment)
         if watch and not as_json and sys.stdout.isatty():
             sys.stdout.write("\x1b[H\x1b[2J")  # the screen's upper left, and nothing on it
         print(report.json() if as_json else report.text(), flush=True)

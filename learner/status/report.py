@@ -11,6 +11,7 @@ from learner.status.facts import Facts
 from learner.status.funnel import Step, funnel
 from learner.status.judging import Judging
 from learner.status.sentence import explain
+from store.config_environ import FromEnvironment, sentence
 from store.funnel import Beat, Count, Snapshot, Version
 from store.stages import REASONS
 
@@ -26,10 +27,12 @@ class Report:
     facts: Facts
     totals: tuple[Count, ...] = ()
     judging: Judging | None = None
+    from_environment: tuple[FromEnvironment, ...] = ()  # settings, of this process
 
     def text(self) -> str:
         """Plain text, at most WIDTH columns, the sentence last."""
-        blocks = [textwrap.fill(explain(self.facts).sentence(), WIDTH, break_long_words=False)]
+        words = (sentence(self.from_environment), explain(self.facts).sentence())
+        blocks = [textwrap.fill(said, WIDTH, break_long_words=False) for said in words if said]
         if snapshot := self.facts.snapshot:
             blocks = [
                 _table(funnel(self.totals, snapshot)),
@@ -45,6 +48,7 @@ class Report:
         """The same, for machines: an unknown number is null."""
         answer, snapshot = explain(self.facts), self.facts.snapshot
         body: dict[str, object] = {"sentence": answer.sentence(), **asdict(answer), "policy": self.policy}
+        body["settings_from_environment"] = [asdict(one) for one in self.from_environment]
         if snapshot:
             body |= {
                 "funnel": [_step_json(step) for step in funnel(self.totals, snapshot)],

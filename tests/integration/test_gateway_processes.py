@@ -53,8 +53,10 @@ def gateway(state: Path, engine: str, database_url: str, workers: int = 1) -> It
         f'state_dir = "state"\n[gateway]\nport = 0\nworkers = {workers}\n'
         f'[engine]\nurls = ["{engine}"]\nserved_name = "m"\n'
     )
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("DUKOU_")}
-    environment |= {"DATABASE_URL": database_url, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {
+        "DATABASE_URL": database_url,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
     log = state / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -88,6 +90,8 @@ async def test_it_serves_restarts_a_dead_worker_and_leaves_nobody_behind(
                 lambda: len({c for c, line in children_of(pid).items() if " serve " in line} - workers) == 1
             )
             assert (await client.post(url + CHAT, json=ASK)).status_code == 200
+            said = re.findall("the environment sets: (.*)", (tmp_path / "log").read_text())
+            assert said == ["database.url (DATABASE_URL)"]
             everybody = set(children_of(pid))
             os.kill(pid, signal.SIGKILL)
             until(lambda: not any(alive(child) for child in everybody))

@@ -26,10 +26,9 @@ NOWHERE = "postgresql://me:secret@127.0.0.1:1/x"
 
 
 def environment(url: str, state: Path, **settings: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DUKOU_", "TAOTOKEN_"))}
     names = {f"DUKOU_{name.upper()}": value for name, value in settings.items()}
     return {
-        **kept,
+        **os.environ,
         "DATABASE_URL": url,
         "DUKOU_STATE_DIR": str(state),
         "DUKOU_TRAINER_DRY_RUN": "true",
@@ -68,6 +67,7 @@ def said(process: subprocess.Popen[str], words: str) -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_starts_without_postgres_and_stops_when_told(tmp_path, number):
     with running(environment(NOWHERE, tmp_path)) as process:
+        assert "database.url (DATABASE_URL)" in said(process, "the environment sets: ")
         line = said(process, "waiting for Postgres because ")
         assert "secret" not in line
         process.send_signal(number)
@@ -95,7 +95,9 @@ def test_status_answers_while_the_learner_and_the_gateway_are_off(database_url, 
 def test_status_answers_without_postgres(tmp_path):
     done = learner(environment(NOWHERE, tmp_path), "status")
     assert done.returncode == 0
-    assert done.stdout.startswith("The learner waits for Postgres because it cannot be reached")
+    environment_sets, learner_waits = done.stdout.split("\n\n")
+    assert "database.url (DATABASE_URL)" in environment_sets
+    assert learner_waits.startswith("The learner waits for Postgres because it cannot be reached")
 
 
 def test_once_scores_what_can_be_scored_and_ends(db, database_url, tmp_path):

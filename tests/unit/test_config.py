@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from store.config import OTHER_VARIABLES, ConfigError, from_mapping, load, load_config
+from store.config_environ import sentence
 from store.config_keys import settings, shown
 from store.config_learning import Judge
 
@@ -60,6 +61,28 @@ def test_the_environment_wins_over_the_file_which_wins_over_the_default(folder):
     write(folder, "[gateway]\nport = 1\nworkers = 2")
     gateway = load_config(environ={"DUKOU_GATEWAY_PORT": "5"}).gateway
     assert (gateway.port, gateway.workers, gateway.idle_timeout) == (5, 2, 600)
+
+
+def test_each_setting_that_the_environment_sets_is_named_with_its_variable_and_no_value(folder):
+    write(folder, 'state_dir = "mine"\n[engine]\napi_key = "${ENGINE_KEY}"\nserved_name = "${NAME:-m}"')
+    environ = {
+        "DUKOU_STATE_DIR": "theirs",
+        "DATABASE_URL": f"postgresql://u:{SECRET}@h/d",
+        "ENGINE_KEY": SECRET,
+        "DUKOU_JUDGE_API_KEY": SECRET,
+        "DUKOU_KEYS": f"{SECRET},b",
+        "TAOTOKEN_API_KEY": "",
+    }
+    said = sentence(load(environ=environ).from_environment)
+    assert said == (
+        "the environment sets: state_dir (DUKOU_STATE_DIR), database.url (DATABASE_URL), "
+        "gateway.keys (DUKOU_KEYS), engine.api_key (ENGINE_KEY), judge.api_key (DUKOU_JUDGE_API_KEY)"
+    )
+
+
+def test_where_the_environment_sets_nothing_nothing_is_said(folder):
+    write(folder, 'state_dir = "mine"')
+    assert sentence(load(environ={"PATH": "/bin", "DATABASE_URL": ""}).from_environment) is None
 
 
 def test_overrides_are_read_by_the_type_of_their_field():

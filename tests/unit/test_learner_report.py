@@ -5,6 +5,7 @@ from itertools import pairwise
 from learner.status.facts import Facts
 from learner.status.funnel import LOST_BEFORE, STEPS, funnel
 from learner.status.report import WIDTH, Report
+from store.config_environ import FromEnvironment
 from store.funnel import GONE_AFTER, Beat, Count, Version
 from store.stages import REASONS, Stage
 from tests.fakes.facts import ENGINE, QUIET, SETTINGS
@@ -95,6 +96,19 @@ def test_without_postgres_only_the_sentence_is_left():
     text = Report("default", Facts(SETTINGS, trouble="connection refused")).text()
     assert text.startswith("The learner waits for Postgres")
     assert "step" not in text
+
+
+def test_settings_from_the_environment_are_named_before_the_sentence_and_for_machines():
+    report = Report(
+        "default",
+        Facts(SETTINGS, trouble="refused"),
+        from_environment=(FromEnvironment("database.url", "DATABASE_URL"),),
+    )
+    first, last = report.text().split("\n\n")
+    assert first == "the environment sets: database.url (DATABASE_URL)"
+    assert last.startswith("The learner waits for Postgres")
+    named = json.loads(report.json())["settings_from_environment"]
+    assert named == [{"setting": "database.url", "variable": "DATABASE_URL"}]
 
 
 def test_json_says_the_same_with_null_for_unknown():
