@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from bench.publishing.figures import wrongly_labelled
 from bench.publishing.learning import batch_to_first_token
-from bench.publishing.plants import Plant
+from bench.publishing.plant import Plant
 from bench.publishing.stack import Stack, plant_of
 from bench.publishing.users import Answer, Users, first_token
 from gateway.reconcile.control import Control, ControlError

@@ -2,34 +2,17 @@
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from learner.train import folder, probe
+from bench.publishing.plant import MODULES, RANK, Plant
+from learner.train import probe
 from learner.train.model import HfModel, load, vocabulary
 
-RANK = 8
-MODULES = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj")  # no q without v: engines fuse them
 _NORM = "model.norm.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class Plant:
-    """A folder to publish under any number, and its probe."""
-
-    path: Path
-    probe: Mapping[str, Any]
-
-    def copy_to(self, final: Path) -> None:
-        """Hard links: a checkpoint appears as quickly as its marker."""
-        with folder.whole(final) as beside:
-            for file in self.path.iterdir():
-                (beside / file.name).hardlink_to(file)
 
 
 def full(base: Path, place: Path, factor: float) -> Plant:

@@ -16,7 +16,7 @@ import orjson
 from sqlalchemy import Engine
 
 from bench.faulting.procfs import children_of
-from bench.publishing.plants import MODULES, RANK, Plant
+from bench.publishing.plant import MODULES, RANK, Plant
 from gateway.reconcile.control import Control
 from gateway.reconcile.decide import label_version
 from local.engine.__main__ import say

@@ -10,7 +10,8 @@ import orjson
 import pytest
 from sqlalchemy import Engine
 
-from bench.publishing.plants import Plant, adapter
+from bench.publishing.plant import Plant
+from bench.publishing.plants import adapter
 from gateway.reconcile.beside import LINGER
 from gateway.reconcile.books import Books
 from gateway.reconcile.control import Control

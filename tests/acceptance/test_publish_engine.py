@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from sqlalchemy import Engine
 
 from bench.faulting.procfs import children_of
-from bench.publishing.plants import Plant, full
+from bench.publishing.plant import Plant
+from bench.publishing.plants import full
 from gateway.reconcile.books import Books
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Reconciler

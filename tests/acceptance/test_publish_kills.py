@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Engine
 
 from bench.faulting.procfs import children_of
-from bench.publishing.plants import Plant, full
+from bench.publishing.plant import Plant
+from bench.publishing.plants import full
 from gateway.reconcile import routes_file
 from gateway.reconcile.books import Books
 from gateway.reconcile.control import Control, Health
