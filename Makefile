@@ -7,11 +7,8 @@ TORCH ?= torch==2.13.0
 STATE := .dukou
 BIN := $(STATE)/venv/bin
 STAMP := $(STATE)/venv/.installed
-# Tests make their own state folders.
-TESTS = env -u DUKOU_STATE_DIR $(BIN)/python -m pytest
+TESTS = $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-
-export DUKOU_STATE_DIR ?= $(CURDIR)/$(STATE)
 
 .PHONY: help demo test up down reset engine engine-install lint types unit fuzz status psql bench lock clean
 

@@ -1,1 +1,26 @@
-"""Side-by-side measurements. Each prints a table on stderr and one line of JSON last on stdout."""
+"""Side-by-side measurements. Each prints a table on stderr and one line of JSON last on stdout.
+
+A bench has settings and a state of its own: importing this package takes all that changes settings out of the
+process's environment, so that no bench, nor a process that one starts, can forget to.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from store.standalone import stand_alone
+
+if TYPE_CHECKING:
+    from store.paths import StatePaths
+
+_TAKEN = stand_alone()
+
+
+def installed() -> "StatePaths":
+    """The folders of the user's own configuration: where software is installed, once for all benches.
+
+    Raises ConfigError where that configuration is wrong.
+    """
+    from store.config import load_config
+    from store.paths import StatePaths
+
+    return StatePaths.for_config(load_config(environ={**os.environ, **_TAKEN}))

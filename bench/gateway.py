@@ -15,11 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench import installed
 from bench.relaying import dukou, long, replies
 from bench.relaying.measure import Load, ToolError, compiled, cpu_seconds, load, memory_mb
 from bench.relaying.peers import Process, free_port, peer, start
-from store.config import load_config
-from store.paths import StatePaths
 
 OURS = ("dukou_plain", "dukou")
 PEERS = ("nginx", "sglang_router", "litellm", "fastapi_httpx")
@@ -85,7 +84,7 @@ def main() -> int:
     parser.add_argument("--long", action="store_true", help="Dukou alone, for long")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; may be empty")
     asked = parser.parse_args()
-    folder = StatePaths.for_config(load_config()).bench
+    folder = installed().bench
     try:
         result = run(folder, asked)
     except ToolError as error:

@@ -8,12 +8,12 @@ what is missing is run. Without arguments what is there is printed.
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bench import installed
 from bench.evidence.modes import MODES
 from bench.evidence.plot import draw
 
@@ -30,8 +30,7 @@ def main() -> int:
         from bench.evidence.cell import run
 
         mode, _, seed = name.partition(":")
-        state = Path(os.environ.get("DUKOU_STATE_DIR", ".dukou")).resolve()
-        cells[name] = run(mode, int(seed), state)
+        cells[name] = run(mode, int(seed), installed().root.resolve())
         _write(cells)
     if cells:
         draw(list(cells.values()), PICTURE)

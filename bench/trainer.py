@@ -3,7 +3,6 @@ worth that a shared prefix is computed once."""
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench import installed
 from bench.training.batch import Job
 
 RAGGED = (64, 128, 192, 256, 320, 384, 448, 512)
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--growth", action="store_true", help="length and vocabulary too (ten minutes more)")
     parser.add_argument("--shared", action="store_true", help="shared prefixes too (ten minutes more)")
     options = parser.parse_args()
-    state = Path(os.environ.get("DUKOU_STATE_DIR", ".dukou")).resolve()
+    state = installed().root.resolve()
     peer = peer_python(state)
     model = str(state / "models" / "smollm2-135m")
     found: dict[str, Any] = {}

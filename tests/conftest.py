@@ -14,7 +14,10 @@ from psycopg import sql
 from sqlalchemy import Engine, make_url
 
 from store import database, embedded
+from store.standalone import stand_alone
 
+# The tests have settings and states of their own, and so has every process that they start.
+stand_alone()
 # The tests' matrices are small: on several threads that wait for each other they are twenty times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -107,13 +107,11 @@ class Stack:
     def _start(
         self, module: str, *arguments: str, stdout: int | IO[bytes] | None = None
     ) -> "subprocess.Popen[bytes]":
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("DUKOU_")}
-        kept.pop("DATABASE_URL", None)
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=self.folder,
-                env={**kept, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=stdout or log,
                 stderr=log,

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Engine
 
+from bench import installed
 from bench.faulting.procfs import children_of
 from bench.publishing.plant import MODULES, RANK, Plant
 from gateway.reconcile.control import Control
@@ -39,9 +40,8 @@ class Stack:
     """`form` says how the engine is started: for full weights, or with LoRA."""
 
     def __init__(self, state: Path, model: str, form: Form) -> None:
-        own = StatePaths.for_config(load_config())
-        (state / "engine").symlink_to(own.engine_env.resolve())
-        self.base = own.models.resolve() / model
+        (state / "engine").symlink_to(installed().engine_env.resolve())
+        self.base = installed().models.resolve() / model
         self.form = form
         settings = _settings(state, self.base, form)
         self.file = state / "config.toml"
@@ -67,7 +67,7 @@ class Stack:
         """`serve`, `drain` or `reconcile`: one part of the gateway."""
         log = (self.paths.root / f"{verb}.log").open("ab")
         command = [sys.executable, "-m", "gateway", verb, "--config", str(self.file)]
-        self._running[verb] = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
+        self._running[verb] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def end(self, verb: str) -> None:
         process = self._running.pop(verb, None)

@@ -74,11 +74,9 @@ def start(
     """Starts a server and waits until its port is open; port 0: it has none. Raises ToolError."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
-    # Settings of the caller's environment would win over the benchmark's own.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DUKOU_")}
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, cwd=_ROOT, env={**inherited, **(environment or {})}
+            command, stdout=file, stderr=file, cwd=_ROOT, env={**os.environ, **(environment or {})}
         )
     started = Process(name, port, process, log)
     deadline = time.monotonic() + _START_SECONDS

@@ -26,6 +26,7 @@ from store import database, embedded
 from store.config import load_config
 from store.config_model import Config
 from store.paths import StatePaths
+from store.standalone import stand_alone
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 SETTLE_SECONDS = 20.0  # the newest version meets some users too
@@ -50,7 +51,11 @@ def arguments() -> argparse.Namespace:
 
 
 def prepare(state: Path) -> dict[str, str]:
-    """A demo state folder begun anew, sharing the installed software; returns the parts' environment."""
+    """A demo state folder begun anew, sharing the installed software; returns the parts' environment.
+
+    What this process's environment says about settings is forgotten: it is meant for a real Dukou.
+    """
+    stand_alone()
     demo = state / "demo"
     if demo.exists():
         say(f"forgetting the last demo's data in {demo}")
@@ -184,7 +189,7 @@ def summary(
 
 def main() -> int:
     options = arguments()
-    environ = prepare(Path(os.environ.get("DUKOU_STATE_DIR", ".dukou")).resolve())
+    environ = prepare(StatePaths.for_config(load_config()).root.resolve())
     config = load_config(environ=environ)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     stack = Stack(config, environ, say)

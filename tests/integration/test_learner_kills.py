@@ -21,9 +21,8 @@ KILLS, TURNS, PATIENCE = 10, 160, 240.0
 
 
 def environment(settings, url):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DUKOU_", "TAOTOKEN_"))}
     return {
-        **kept,
+        **os.environ,
         "DATABASE_URL": url,
         "DUKOU_STATE_DIR": str(settings.state_dir),
         "DUKOU_ENGINE_MODEL_PATH": settings.engine.model_path,
