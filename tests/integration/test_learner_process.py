@@ -45,7 +45,7 @@ def learner(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess
 def running(env: dict[str, str]):
     command = [sys.executable, "-m", "learner"]
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
-        watchdog = threading.Timer(25, process.kill)  # a line that never comes ends the log, not the test run
+        watchdog = threading.Timer(120, process.kill)  # a line that never comes ends the log alone
         watchdog.start()
         try:
             yield process
