@@ -78,6 +78,7 @@ class Stack:
             Part("gateway", ["gateway"], logs / "gateway.log", environ),
             Part("learner", ["learner"], logs / "learner.log", environ),
         ]
+        self._changing = threading.Lock()  # of the parts, while the watch looks at them
         self._embedded = not config.database.url.get_secret_value()
 
     def start(self) -> None:
@@ -93,11 +94,22 @@ class Stack:
         if self._embedded and not embedded.is_running(self.paths.root):
             self.say("Postgres: gone, starting it again")
             embedded.ensure_running(self.paths.root)
+        with self._changing:
+            self._start_the_dead()
+
+    def _start_the_dead(self) -> None:
         for part in self.parts:
             if part.is_dead() and time.monotonic() - part.last_start > RESTART_SECONDS * min(part.starts, 30):
                 code = part.process.returncode if part.process else None
                 self.say(f"{part.name}: gone (exit {code}), starting it again (log: {part.log})")
                 part.start()
+
+    def retire(self, name: str) -> None:
+        """Stops one part, which the watch then leaves alone."""
+        with self._changing:
+            (part,) = (part for part in self.parts if part.name == name)
+            self.parts.remove(part)
+        part.stop()
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -62,9 +62,9 @@ def run(mode: str, seed: int, state: Path) -> dict[str, Any]:
             hinted = _ask(base_url, config, tally, HINTED) if MODES[mode].hints else []
             trained = _talk(base_url, config, db, tally, mode, seed)
             frozen = _frozen(db, config)
-        # The backlog would make more steps than were asked for. Nobody starts the learner again from here on.
-        next(part for part in stack.parts if part.name == "learner").stop()
-        _settle(db)
+            # The backlog would make more steps than were asked for.
+            stack.retire("learner")
+            demo.wait_until_served(db)
         curve = _curve(db)
         after = _ask(base_url, config, tally)
         demo.wait_until_drained(db, tally.answers)
@@ -123,20 +123,6 @@ def _talk(base_url: str, config: Config, db: Engine, tally: users.Tally, mode: s
         if hinting is not None:
             hinting.stop()
     return time.monotonic() - began
-
-
-def _settle(db: Engine) -> None:
-    """Until the engine serves the live version."""
-    behind = text(
-        "select count(*) from policies p where not exists"
-        " (select from engines e where e.state = 'ready' and e.version = p.live_version)"
-    )
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        with db.connect() as connection:
-            if connection.scalar(behind) == 0:
-                return
-        time.sleep(0.5)
 
 
 def _steps(db: Engine) -> int:

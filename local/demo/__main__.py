@@ -30,6 +30,7 @@ from store.standalone import stand_alone
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 SETTLE_SECONDS = 20.0  # the newest version meets some users too
+SERVE_SECONDS = 60.0
 DRAIN_SECONDS = 60.0
 
 Asked = tuple[str, str]  # question, answer
@@ -118,6 +119,19 @@ def progress(db: Engine) -> report.Progress | None:
         return None
 
 
+def wait_until_served(db: Engine) -> None:
+    """Until an engine serves the live version. Raises TimeoutError."""
+    end = time.monotonic() + SERVE_SECONDS
+    while time.monotonic() < end:
+        try:
+            if report.is_served(db):
+                return
+        except OperationalError:
+            pass  # the stack starts Postgres again
+        time.sleep(0.5)
+    raise TimeoutError(f"no engine served the live version within {SERVE_SECONDS:.0f} s")
+
+
 def wait_until_drained(db: Engine, answers: int) -> None:
     """Until every answer that the users got is a row. Raises TimeoutError naming how many are missing."""
     end = time.monotonic() + DRAIN_SECONDS
@@ -202,6 +216,8 @@ def main() -> int:
             db = database.engine(config)
             before = users.ask_held_out(base_url, model, tally, say)
             talk(base_url, model, db, options, tally)
+            stack.retire("learner")  # from here on no version comes: what is shown is of one moment
+            wait_until_served(db)
             after = users.ask_held_out(base_url, model, tally, say)
             wait_until_drained(db, tally.answers)
             conclude(db, config, tally, before, after)

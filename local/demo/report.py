@@ -18,9 +18,7 @@ QUESTIONS = text("""
 """)
 COUNTS = text("""
     select (select count(*) from turns) as turns,
-           (select count(*) from turn_states where stage = 'trained') as samples,
-           (select count(distinct version) from publications
-            where status = 'loaded' and version > 0 and reported_version = version::text) as versions
+           (select count(*) from turn_states where stage = 'trained') as samples
 """)
 PUBLISHED = text("""
     select v.version, s.metrics->>'reward/mean' as reward, s.metrics->>'kl/mean' as kl,
@@ -38,6 +36,10 @@ PROGRESS = text("""
     select (select count(*) from turns) as turns,
            (select count(*) from turn_states where stage = 'trained') as trained,
            coalesce((select max(live_version) from policies), 0) as version
+""")
+BEHIND = text("""
+    select count(*) from policies p
+    where not exists (select from engines e where e.state = 'ready' and e.version = p.live_version)
 """)
 
 
@@ -91,14 +93,28 @@ class Published:
     reported: str | None
     probe: str | None
 
+    @property
+    def is_served(self) -> bool:
+        """Whether an engine said that it had this version."""
+        return self.reported == str(self.version)
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
     turns: int
     samples: int
-    versions: int
     asked: tuple[Asked, ...]
     published: tuple[Published, ...]
+
+    @property
+    def trained(self) -> int:
+        """How many versions there are besides the base model."""
+        return sum(p.version > 0 for p in self.published)
+
+    @property
+    def versions(self) -> int:
+        """How many of these an engine served."""
+        return sum(p.version > 0 and p.is_served for p in self.published)
 
     @property
     def first(self) -> Rate:
@@ -124,8 +140,15 @@ def progress(database: Engine) -> Progress:
         return Progress(*connection.execute(PROGRESS).one())
 
 
-def read(database: Engine) -> Report:
+def is_served(database: Engine) -> bool:
+    """Whether an engine serves the live version. Raises as `progress` does."""
     with database.connect() as connection:
+        return not connection.scalar(BEHIND)
+
+
+def read(database: Engine) -> Report:
+    """All facts as of one moment: everything that is shown follows from them."""
+    with database.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         rows = connection.execute(QUESTIONS).all()
         counts = connection.execute(COUNTS).one()
         published = tuple(Published(*row) for row in connection.execute(PUBLISHED))
@@ -134,11 +157,11 @@ def read(database: Engine) -> Report:
         for row in rows
         if row.version is not None and (topic := wish.topic_of(row.question)) is not None
     )
-    return Report(counts.turns, counts.samples, counts.versions, asked, published)
+    return Report(counts.turns, counts.samples, asked, published)
 
 
 def table(report: Report) -> str:
-    """Preference met and training figures, a line a version."""
+    """Preference met and training figures, a line a version, and how many the engine served."""
     row = "{:>7}  {:<28} {:>7} {:>7} {:>11} {:>11}".format
     rates = report.by_version()
     lines = [row("version", "answered as wished (95%)", "reward", "kl", "engine says", "probe, nats")]
@@ -154,6 +177,7 @@ def table(report: Report) -> str:
                 figure(p.probe, ".3f"),
             )
         )
+    lines.append(f"{report.trained} versions were trained, and the engine served {report.versions} of them")
     return "\n".join(lines)
 
 

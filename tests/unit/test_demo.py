@@ -3,9 +3,12 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from learner.score.rules import of_user
-from local.demo import report, wish
+from local.demo import __main__ as demo
+from local.demo import report, users, wish
 
 
 @pytest.mark.parametrize(
@@ -52,9 +55,26 @@ def test_no_answers_have_no_rate():
 
 def test_thirds_are_taken_in_order_of_asking():
     asked = tuple(report.Asked(version=i // 3, met=i >= 6) for i in range(9))
-    found = report.Report(9, 0, 2, asked, ())
+    found = report.Report(9, 0, asked, ())
     assert (found.first.met, found.last.met, found.last.n) == (0, 3, 3)
     assert [r.met for r in found.by_version().values()] == [0, 0, 3]
+
+
+def published(version: int, reported: str | None) -> report.Published:
+    return report.Published(version, "0.5", "0.1", reported, "0.05")
+
+
+@given(st.lists(st.booleans(), max_size=30))
+def test_the_table_and_the_json_count_the_same_versions(served):
+    versions = [published(n, str(n) if is_served else None) for n, is_served in enumerate(served, 1)]
+    found = report.Report(9, 0, (), (published(0, "0"), *versions))
+    _, *lines, last = report.table(found).splitlines()
+    shown = [line.split() for line in lines]
+    assert len(shown) == len(served) + 1
+    counted = sum(words[0] != "0" and words[-2] == words[0] for words in shown)
+    line = demo.summary(found, users.Tally(), [report.Rate(1, 2)] * 2, [2.0, 2.0])
+    assert line["versions"] == counted == sum(served)
+    assert last == f"{len(served)} versions were trained, and the engine served {counted} of them"
 
 
 @pytest.mark.parametrize("pick", range(4))
