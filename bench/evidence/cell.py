@@ -50,7 +50,7 @@ def run(mode: str, seed: int, state: Path) -> dict[str, Any]:
     environ = _prepare(state, mode, seed)
     config = load_config(environ=environ)
     stack = Stack(config, environ, demo.say)
-    tally = users.Tally()
+    tally = users.Tally(say=demo.say)
     base_url = f"http://{config.gateway.host}:{config.gateway.port}/v1"
     began = time.monotonic()
     try:
@@ -104,7 +104,7 @@ def _prepare(state: Path, mode: str, seed: int) -> dict[str, str]:
 
 
 def _ask(base_url: str, config: Config, tally: users.Tally, forms: tuple[str, ...] = FORMS) -> Asked:
-    return users.ask_held_out(base_url, config.engine.served_name, tally, demo.say, forms)
+    return users.ask_held_out(base_url, config.engine.served_name, tally, demo.LINE, forms)
 
 
 def _talk(base_url: str, config: Config, db: Engine, tally: users.Tally, mode: str, seed: int) -> float:

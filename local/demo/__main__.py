@@ -18,7 +18,7 @@ import httpx
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from local.demo import report, users, wish
+from local.demo import report, users, waiting, wish
 from local.demo.perplexity import under_base
 from local.engine.start import model_path
 from local.stack import Stack
@@ -32,12 +32,15 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 SETTLE_SECONDS = 20.0  # the newest version meets some users too
 SERVE_SECONDS = 60.0
 DRAIN_SECONDS = 60.0
+START_SECONDS = 90.0  # that the engine usually takes on two cores
+
+LINE = waiting.Line()
 
 Asked = tuple[str, str]  # question, answer
 
 
 def say(line: str) -> None:
-    print(f"[{time.strftime('%H:%M:%S')}] {line}", file=sys.stderr, flush=True)
+    LINE.say(line)
 
 
 def arguments() -> argparse.Namespace:
@@ -69,29 +72,28 @@ def prepare(state: Path) -> dict[str, str]:
 
 
 def wait_until_serving(config: Config, seconds: float) -> None:
-    """Raises TimeoutError when the gateway is not ready in time, saying what it said."""
+    """Raises TimeoutError when the gateway is not ready in time, saying why not."""
     url = f"http://{config.gateway.host}:{config.gateway.port}/readyz"
-    end, told, last = time.monotonic() + seconds, 0.0, "no answer"
-    while time.monotonic() < end:
+    began, why = time.monotonic(), "no answer"
+    while (elapsed := time.monotonic() - began) < seconds:
+        LINE.wait("the engine", waiting.beyond(elapsed, START_SECONDS))
         try:
             reply = httpx.get(url, timeout=5)
             if reply.status_code == httpx.codes.OK:
                 return
-            last = reply.text
+            why = "; ".join(reply.json().get("reasons", []))
         except httpx.TransportError as error:
-            last = repr(error)
-        if time.monotonic() - told > 10:
-            say(f"waiting for the engine: {last}")
-            told = time.monotonic()
+            why = repr(error)
         time.sleep(0.5)
-    raise TimeoutError(f"the gateway was not ready after {seconds:.0f} s: {last}")
+    logs = StatePaths.for_config(config).logs
+    raise TimeoutError(f"the gateway was not ready after {seconds:.0f} s: {why} (logs: {logs})")
 
 
 def talk(base_url: str, model: str, db: Engine, options: argparse.Namespace, tally: users.Tally) -> None:
     """Lets the crowd talk until enough steps were published, or time is up."""
     crowd = users.Crowd(base_url, model, options.users, options.seed, tally)
     crowd.start()
-    begun = told = time.monotonic()
+    begun = time.monotonic()
     last_published: float | None = None
     try:
         while (now := time.monotonic()) - begun < options.seconds:
@@ -99,10 +101,12 @@ def talk(base_url: str, model: str, db: Engine, options: argparse.Namespace, tal
             seen = progress(db)
             if seen is None:
                 continue
-            if now - told >= 10:
-                told = now
-                met, n = tally.recent(48)
-                say(f"{seen.turns} turns, {seen.trained} trained, version {seen.version}; wish met {met}/{n}")
+            met, n = tally.recent(48)
+            LINE.wait(
+                f"{options.steps} versions",
+                waiting.left(seen.version, options.steps, now - begun, options.seconds),
+                f"{seen.version} by now, {seen.turns} turns, wish met {met}/{n}",
+            )
             if seen.version >= options.steps:
                 last_published = last_published or now
                 if now - last_published > SETTLE_SECONDS:
@@ -128,6 +132,7 @@ def wait_until_served(db: Engine) -> None:
                 return
         except OperationalError:
             pass  # the stack starts Postgres again
+        LINE.wait("the last version to be served", waiting.minutes(end - time.monotonic()))
         time.sleep(0.5)
     raise TimeoutError(f"no engine served the live version within {SERVE_SECONDS:.0f} s")
 
@@ -139,6 +144,7 @@ def wait_until_drained(db: Engine, answers: int) -> None:
         seen = progress(db)
         if seen is not None and seen.turns >= answers:
             return
+        LINE.wait("the last turns in Postgres", waiting.minutes(end - time.monotonic()))
         time.sleep(0.5)
     raise TimeoutError(f"the users got {answers} answers, but Postgres has {seen.turns if seen else 'gone'}")
 
@@ -207,18 +213,18 @@ def main() -> int:
     config = load_config(environ=environ)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     stack = Stack(config, environ, say)
-    tally = users.Tally()
+    tally = users.Tally(say=say)
     base_url, model = f"http://{config.gateway.host}:{config.gateway.port}/v1", config.engine.served_name
     try:
         stack.start()
         with stack.watched():
             wait_until_serving(config, 400)
             db = database.engine(config)
-            before = users.ask_held_out(base_url, model, tally, say)
+            before = users.ask_held_out(base_url, model, tally, LINE)
             talk(base_url, model, db, options, tally)
             stack.retire("learner")  # from here on no version comes: what is shown is of one moment
             wait_until_served(db)
-            after = users.ask_held_out(base_url, model, tally, say)
+            after = users.ask_held_out(base_url, model, tally, LINE)
             wait_until_drained(db, tally.answers)
             conclude(db, config, tally, before, after)
     finally:

@@ -11,7 +11,10 @@ def under_base(model_path: Path, asked: list[tuple[str, str]]) -> float:
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     torch.set_num_threads(1)  # threads that wait for each other on a busy machine are far slower than one
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).eval()

@@ -1,16 +1,17 @@
 """Scripted users who talk through the ordinary openai client, several at once."""
 
 import itertools
+import math
 import random
-import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from openai import OpenAI, OpenAIError
 from openai.types.chat import ChatCompletionMessageParam as Message
 
-from local.demo import wish
+from local.demo import waiting, wish
 
 ANSWER_TOKENS = 32
 REACTION_TOKENS = 8
@@ -29,6 +30,7 @@ class Tally:
     answers: int = 0
     met: list[bool] = field(default_factory=list)
     failed: int = 0
+    say: Callable[[str], None] = waiting.Line().say
 
     def answered(self, met: bool) -> None:
         with self.lock:
@@ -42,7 +44,7 @@ class Tally:
     def failure(self, error: Exception) -> None:
         with self.lock:
             self.failed += 1
-        print(f"a request failed: {error!r}", file=sys.stderr, flush=True)
+        self.say(f"a request failed: {error!r}")
 
     def recent(self, n: int) -> tuple[int, int]:
         """How many of the last n questions were answered as wished, and how many that were."""
@@ -119,14 +121,14 @@ def ask_held_out(
     base_url: str,
     model: str,
     tally: Tally,
-    say: Callable[[str], None],
+    line: waiting.Line,
     forms: Sequence[str] = wish.HELD_OUT_QUESTIONS,
 ) -> list[tuple[str, str]]:
     """(question, greedy answer) for every held-out topic and question form, eight at a time."""
     openai = client(base_url)
     pending = [wish.question(t, q) for t in wish.HELD_OUT for q in forms]
     answers: dict[str, str] = {}
-    queue = iter(pending)
+    queue, began = iter(pending), time.monotonic()
     lock = threading.Lock()
 
     def work() -> None:
@@ -142,6 +144,8 @@ def ask_held_out(
                 continue
             tally.reacted()
             answers[asked.text] = reply
+            pace = waiting.left(len(answers), len(pending), time.monotonic() - began, math.inf)
+            line.wait("answers on held-out topics", pace, f"{len(answers)} of {len(pending)}")
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -149,5 +153,5 @@ def ask_held_out(
     for thread in threads:
         thread.join()
     met = sum(wish.is_met(answers[q.text], q.topic) for q in pending if q.text in answers)
-    say(f"held-out topics, greedy: {met} of {len(answers)} answered as wished")
+    line.say(f"held-out topics, greedy: {met} of {len(answers)} answered as wished")
     return [(q.text, answers[q.text]) for q in pending if q.text in answers]
