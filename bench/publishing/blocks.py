@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from bench.publishing.figures import wrongly_labelled
+from bench.publishing.figures import gaps_of, wrongly_labelled
 from bench.publishing.learning import batch_to_first_token
 from bench.publishing.plant import Plant
 from bench.publishing.stack import Stack, plant_of
@@ -22,6 +22,7 @@ from learner.train.trainer import Trainer
 _PAUSE = 1.0  # seconds between two publishes
 _WARM = 1.5  # seconds of load before a block begins to count
 _BARE_LABEL = 900_000  # labels of the bare script: far from any version
+_FIGURES_SECONDS = 120.0  # as long as a user waits for an answer
 _SCORED = 150  # turns of a kind that are scored again
 _BATCHES = 3
 _ROLLBACKS = 2  # of each block
@@ -151,8 +152,20 @@ def _is_answered(stack: Stack, users: Users, version: int) -> bool:
     return stack.served() == version and first_token(users, version) > 0
 
 
+def _wait_for_figures(users: Users, counted: int) -> None:
+    """Until an answer that counts has two tokens, which is what the figures are of. Raises TimeoutError."""
+    deadline = time.monotonic() + _FIGURES_SECONDS
+    while not gaps_of(users.answers[counted:]):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no answer was begun and seen within {_FIGURES_SECONDS:.0f} s")
+        time.sleep(0.05)
+
+
 def _under_load(block: Block, users: Users, work: Callable[[], None]) -> None:
-    """Does the work while the users stream; what they began before it is not counted."""
+    """Does the work while the users stream; what they began before it is not counted.
+
+    A block is as long as its work, and longer where the machine is so slow that no answer was begun in it.
+    """
 
     async def both() -> None:
         load = asyncio.create_task(users.run())
@@ -160,6 +173,7 @@ def _under_load(block: Block, users: Users, work: Callable[[], None]) -> None:
         counted = len(users.answers)
         try:
             await asyncio.to_thread(work)
+            await asyncio.to_thread(_wait_for_figures, users, counted)
         finally:
             users.stop()
         await load

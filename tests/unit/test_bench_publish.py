@@ -1,12 +1,22 @@
 """The publishing bench's figures: what counts as failed, what a stall is, when a label is wrong."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from bench.publish import Kind, Measured, summary
+from bench.publishing import blocks
 from bench.publishing.blocks import Block
-from bench.publishing.figures import Outcomes, outcomes, percentile, ratio, usual_ratio, wrongly_labelled
+from bench.publishing.figures import (
+    Outcomes,
+    gaps_of,
+    outcomes,
+    percentile,
+    ratio,
+    usual_ratio,
+    wrongly_labelled,
+)
 from bench.publishing.users import Answer
 
 
@@ -80,6 +90,33 @@ def test_the_line_has_what_every_part_shows_and_ratios_within_a_part() -> None:
     assert (line["full_stall_p99_vs_bare"], line["full_rollback_to_first_token_s"]) == (1.5, 0.5)
     assert line["lora_gap_p99_vs_no_publish"] == 6.0
     assert "lora_stall_p99_vs_bare" not in line
+
+
+class SlowUsers:
+    """Their first answer lasts longer than the block's work; of the second one the block sees two tokens."""
+
+    def __init__(self) -> None:
+        self.answers = [answer(11, 12)]
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    async def run(self) -> None:
+        await asyncio.sleep(0.05)
+        self.answers.append(answer())
+        while not self.is_stopped:
+            await asyncio.sleep(0.01)
+            self.answers[-1].chunks.append(11.0 + len(self.answers[-1].chunks))
+
+
+def test_a_block_lasts_until_there_is_something_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_WARM", 0.0)
+    block = Block()
+    blocks.nothing(block, 0.0, SlowUsers())  # type: ignore[arg-type]
+    (counted,) = block.rounds
+    assert len(counted) == 1
+    assert gaps_of(counted)
 
 
 def test_a_part_that_was_not_measured_is_not_in_the_line() -> None:
