@@ -15,6 +15,7 @@ from local.demo import waiting, wish
 
 ANSWER_TOKENS = 32
 REACTION_TOKENS = 8
+AT_ONCE = 8  # questions on held-out topics
 #: A user whose gateway is killed under them tries again, as the openai client does; this often.
 RETRIES = 10
 
@@ -124,7 +125,7 @@ def ask_held_out(
     line: waiting.Line,
     forms: Sequence[str] = wish.HELD_OUT_QUESTIONS,
 ) -> list[tuple[str, str]]:
-    """(question, greedy answer) for every held-out topic and question form, eight at a time."""
+    """(question, greedy answer) for every held-out topic and question form, AT_ONCE at a time."""
     openai = client(base_url)
     pending = [wish.question(t, q) for t in wish.HELD_OUT for q in forms]
     answers: dict[str, str] = {}
@@ -144,10 +145,11 @@ def ask_held_out(
                 continue
             tally.reacted()
             answers[asked.text] = reply
-            pace = waiting.left(len(answers), len(pending), time.monotonic() - began, math.inf)
-            line.wait("answers on held-out topics", pace, f"{len(answers)} of {len(pending)}")
+            if len(answers) >= AT_ONCE:  # before that there is no pace: the first ones are all under way
+                pace = waiting.left(len(answers), len(pending), time.monotonic() - began, math.inf)
+                line.wait("answers on held-out topics", pace, f"{len(answers)} of {len(pending)}")
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=work) for _ in range(AT_ONCE)]
     for thread in threads:
         thread.start()
     for thread in threads:
