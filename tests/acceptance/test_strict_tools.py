@@ -1,7 +1,8 @@
 """Strict tools that a model may call, on the real engine: what is masked of an answer, and what is trained.
 
 The tiny model learns by heart to call a tool, with a blank after `"name":` as models like to write it. The
-grammar of strict tools allows none there: what it forces is what the model itself would hardly have said.
+grammar of strict tools allows none there: what it forces is what the model itself would hardly have said. How
+it begins and ends an answer is left to chance, so that a mask would show there as well.
 """
 
 import json
@@ -28,10 +29,11 @@ from tests.fakes.gateway import CHAT
 pytestmark = pytest.mark.anyio
 
 CLOSE = 0.25  # nats by which two computations of the same may differ in bfloat16
-BEFORE, AFTER = "Let me look. <tool_call", " That is all.<|im_end|>"
+BEFORE = ("Let me look. <tool_call", "One moment. <tool_call")
+AFTER = (" That is all.<|im_end|>", " Good bye.<|im_end|>")
 SAID = '>\n{"name": "weather", "arguments": {"city": "Lima"}}\n</tool_call>'
 FORCED = '>\n{"name":"weather", "arguments":{"city": "Lima"}}\n</tool_call>'
-STEPS = 90
+STEPS = 80
 
 
 def body(*, strict: bool, **more: Any) -> dict[str, Any]:
@@ -71,10 +73,12 @@ def caller(real_engine: RealEngine, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("caller") / "model"
     shutil.copytree(real_engine.model, folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    said, forced = (tokenizer.encode(BEFORE + call + AFTER) for call in (SAID, FORCED))
-    fork = next(n for n, (one, other) in enumerate(zip(said, forced, strict=False)) if one != other)
+    said = [tokenizer.encode(before + SAID + AFTER[0]) for before in BEFORE]
+    forced = [tokenizer.encode(BEFORE[0] + FORCED + after) for after in AFTER]
+    fork = next(n for n, (one, other) in enumerate(zip(said[0], forced[0], strict=False)) if one != other)
     torch.manual_seed(0)
-    learn(folder, prompt_of(real_engine), [(said, 0), (forced, fork + 1)])
+    lessons = [*((ids, 0) for ids in said), *((ids, fork + 1) for ids in forced)]
+    learn(folder, prompt_of(real_engine), lessons)
     with Control(real_engine.url) as control:
         control.update_weights_from_disk(str(folder), "0", flush_cache=True)
         yield real_engine
@@ -103,7 +107,7 @@ async def test_a_call_of_a_strict_tool_is_masked_between_its_tags_and_what_is_ar
     bodies = [body(strict=True, stream=stream, n=4) for stream in (True, False)]
     rows = await asked(caller, tmp_path, db, *bodies)
     tokenizer = AutoTokenizer.from_pretrained(caller.model)
-    called = [row for row in rows if row["tool_calls"]]
+    called = [row for row in rows if row["finish_reason"] == "tool_calls"]
     assert len(rows) == 8
     assert {row["stream"] for row in called} == {True, False}, [row["response_text"] for row in rows]
     for row in called:
@@ -119,24 +123,27 @@ async def test_a_call_of_a_strict_tool_is_masked_between_its_tags_and_what_is_ar
         assert np.abs(higher[trained]).max() < CLOSE
         assert higher[masked].min() > -CLOSE
         assert higher[masked].max() > 2
-        assert trained[-1] > masked[-1]  # what comes after the call is compared as well
+    # What was left to chance before and after a call is among what was compared.
+    edges = [row["trained_tokens"] for row in called]
+    told = [row["response_logprobs"] for row in called]
+    before = np.concatenate([each[: edge[1]] for each, edge in zip(told, edges, strict=True)])
+    after = np.concatenate([each[edge[2] :] for each, edge in zip(told, edges, strict=True) if len(edge) > 2])
+    assert max(before.min(), after.min()) < -0.3
 
 
 async def test_an_answer_without_a_call_and_a_tool_that_is_not_strict_are_free(
     caller: RealEngine, db: Engine, tmp_path: Path
 ) -> None:
-    cut = len(AutoTokenizer.from_pretrained(caller.model).encode(BEFORE))
-    plain, loose = body(strict=True, stream=True, max_tokens=cut), body(strict=False, stream=True)
+    cut = min(len(AutoTokenizer.from_pretrained(caller.model).encode(before)) for before in BEFORE)
+    plain, loose = body(strict=True, stream=True, max_tokens=cut), body(strict=False, stream=True, n=4)
     rows = await asked(caller, tmp_path, db, plain, loose)
     for row in rows:
-        assert (row["sampling_class"], row["trained_tokens"], row["untrainable_reason"]) == (
-            "free",
-            None,
-            None,
-        )
+        assert (row["sampling_class"], row["untrainable_reason"]) == ("free", None)
+        assert row["trained_tokens"] is None
         assert np.abs(free(caller, row)).max() < CLOSE
-    said = AutoTokenizer.from_pretrained(caller.model).decode(rows[1]["response_ids"])
-    assert '{"name": "weather"' in said  # with its blank: nothing was forced
+    tokenizer = AutoTokenizer.from_pretrained(caller.model)
+    said = [tokenizer.decode(row["response_ids"]) for row in rows[1:]]
+    assert any("<tool_call>" in each for each in said), said
 
 
 async def test_the_engine_says_its_parser_and_its_grammar_backend(real_engine: RealEngine) -> None:
