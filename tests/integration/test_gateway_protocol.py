@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.fakes.ferry import Ferry
-from tests.fakes.gateway import ASK, CHAT, STREAM, config_for, running
+from tests.fakes.gateway import ASK, CHAT, STREAM, config_for, route, running
 from tests.fakes.upstream import (
     DONE,
     HANG,
@@ -152,6 +152,11 @@ async def test_a_client_that_leaves_as_the_answer_comes_leaves_one_whole_turn(tm
     assert all(json.loads(reply.body) == REPLY for _, reply in turns if reply.meta["outcome"] == "ok")
 
 
+def plain(url: str) -> dict[str, Any]:
+    """An engine that takes nothing for sampling fields which a request leaves out."""
+    return {"url": url, "state": "ready", "sampling_defaults": {}}
+
+
 class Impatient(openai.AsyncOpenAI):
     """The openai client, without its pause before another attempt."""
 
@@ -170,6 +175,7 @@ async def test_attempts_of_one_request_are_one_conversation_with_one_turn_to_tra
         running(config_for(tmp_path, engine.url)) as gw,
         Impatient(base_url=f"{gw.url}/v1", api_key="k", timeout=0.3, max_retries=2) as client,
     ):
+        route(tmp_path, plain(engine.url))
         got = await client.chat.completions.create(**ASK, extra_headers=headers)
         turns = await gw.settled(3)
     assert got.choices[0].message.content == "yo"
@@ -191,6 +197,7 @@ async def test_a_repeat_after_success_is_a_duplicate(tmp_path: Path, db: Engine)
         FakeUpstream([Send(answer(200, CAPTURED))]) as engine,
         running(config_for(tmp_path, engine.url)) as gw,
     ):
+        route(tmp_path, plain(engine.url))
         for _ in range(2):
             await gw.client.post(CHAT, json=ASK, headers={"Idempotency-Key": "once"})
         turns = await gw.settled(2)
