@@ -165,6 +165,7 @@ def conclude(db: Engine, config: Config, tally: users.Tally, before: list[Asked]
         report.rate([wish.is_met(a, t) for q, a in asked if (t := wish.topic_of(q))])
         for asked in (before, after)
     ]
+    LINE.say("computing how likely the base model finds the held-out answers")
     perplexity = [under_base(base, asked) for asked in (before, after)]
     print(report.table(found))
     print()
