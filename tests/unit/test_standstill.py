@@ -61,13 +61,13 @@ def test_a_worker_sees_what_is_not_drained_of_the_whole_spool(tmp_path: Path) ->
 def test_metrics_say_so(tmp_path: Path) -> None:
     spool = SpoolWriter(tmp_path / "spool", Spool())
     metrics = Metrics(tmp_path / "metrics", spool)
-    assert "dukou_drain_stalled 0" in metrics.text(NOW)
+    assert "dukou_drain_stalled 0" in metrics.text(NOW).splitlines()
     spool.waiting_bytes = 10
-    assert "dukou_drain_stalled 1" in metrics.text(NOW)
+    assert "dukou_drain_stalled 1" in metrics.text(NOW).splitlines()
     told = Report(at=NOW, oldest=None, advanced_at=NOW, waiting={}, settled=0, set_aside=0, trouble=None)
     Reporter(tmp_path / "metrics" / "drainer.json", lambda: NOW).tell(lambda _: told)
-    assert "dukou_drain_stalled 0" in metrics.text(NOW + 1)
-    assert "dukou_drain_stalled 1" in metrics.text(NOW + 9)
+    assert "dukou_drain_stalled 0" in metrics.text(NOW + 1).splitlines()
+    assert "dukou_drain_stalled 1" in metrics.text(NOW + 9).splitlines()
 
 
 def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
