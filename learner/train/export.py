@@ -78,12 +78,12 @@ def _write_like(source: Path, target: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def write_adapter(final: Path, base: Path, adapters: dict[str, LoraLinear], settings: Trainer) -> None:
-    """A PEFT adapter folder in the base's dtype, which the trainer computes with. Raises ExportError."""
+    """A PEFT adapter folder in the dtype that engines hold weights in. Raises ExportError."""
     tensors: dict[str, Tensor] = {}
     for name, adapter in adapters.items():
         for leaf, master in (("lora_A", adapter.a), ("lora_B", adapter.b)):
             key = f"base_model.model.{name}.{leaf}.weight"
-            tensors[key] = master.detach().to("cpu", adapter.base.weight.dtype).contiguous()
+            tensors[key] = master.detach().to("cpu", adapter.served).contiguous()
             _check_finite(key, tensors[key])
     description = {
         "peft_type": "LORA",

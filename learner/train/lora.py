@@ -1,4 +1,4 @@
-"""Low-rank adapters: y = W·x + (α/r)·B·A·x. A and B are float32 masters, used in the base's dtype."""
+"""Low-rank adapters: y = W·x + (α/r)·B·A·x. A and B are float32 masters, rounded as engines hold them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,17 @@ class _Adapted(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        a: Tensor,
+        b: Tensor,
+        scale: float,
+        served: torch.dtype,
     ) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        a, b = a.to(x.dtype), (b * scale).to(x.dtype)
+        a, b = a.to(served).to(x.dtype), (b * scale).to(served).to(x.dtype)
         down = rows @ a.T
         y = functional.linear(rows, weight, bias).addmm_(down, b.T)
         ctx.save_for_backward(rows, weight, a, b, down)
@@ -34,15 +41,19 @@ class _Adapted(torch.autograd.Function):
         d_a = (d_down.T @ rows).float()
         d_b = (d_y.T @ down).float().mul_(ctx.scale)
         d_x = (d_y @ weight).addmm_(d_down, a).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        return d_x, None, None, d_a, d_b, None
+        return d_x, None, None, d_a, d_b, None, None
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer with an adapter beside it. B begins at 0, so a new adapter changes nothing."""
+    """A frozen linear layer with an adapter beside it. B begins at 0, so a new adapter changes nothing.
+    `served` is the dtype that engines hold the weights in."""
 
-    def __init__(self, base: nn.Linear, rank: int, alpha: float, generator: torch.Generator) -> None:
+    def __init__(
+        self, base: nn.Linear, rank: int, alpha: float, generator: torch.Generator, served: torch.dtype
+    ) -> None:
         super().__init__()
         self.base = base
+        self.served = served
         self.scale = alpha / rank
         self.on = True
         bound = 1 / math.sqrt(base.in_features)
@@ -54,20 +65,22 @@ class LoraLinear(nn.Module):
         if not self.on:
             plain: Tensor = self.base(x)
             return plain
-        y: Tensor = _Adapted.apply(x, self.base.weight, self.base.bias, self.a, self.b, self.scale)  # type: ignore[no-untyped-call]
+        given = (self.base.weight, self.base.bias, self.a, self.b, self.scale, self.served)
+        y: Tensor = _Adapted.apply(x, *given)  # type: ignore[no-untyped-call]
         return y
 
     def merged(self) -> Tensor:
-        """W + (α/r)·B·A, computed in float32, in the base's dtype; shape (out, in)."""
+        """W + (α/r)·B·A, (out, in): computed in float32, rounded as engines hold it, in the base's dtype."""
         with torch.no_grad():
             whole = self.base.weight.float() + self.scale * (self.b @ self.a)
-            return whole.to(self.base.weight.dtype)
+            return whole.to(self.served).to(self.base.weight.dtype)
 
 
 def attach(
-    model: nn.Module, targets: Sequence[str], rank: int, alpha: float, seed: int
+    model: nn.Module, targets: Sequence[str], rank: int, alpha: float, seed: int, served: torch.dtype
 ) -> dict[str, LoraLinear]:
     """Puts an adapter on every linear layer whose last name is in `targets`; the rest is frozen.
+    `served`: the dtype that engines hold the weights in.
 
     Returns them by full name, in the model's order. Raises ValueError for a target that names no layer, or
     one that engines do not serve an adapter for (embeddings, the head): left out silently, trainer and
@@ -81,7 +94,7 @@ def attach(
     for name, module in found.items():
         assert isinstance(module, nn.Linear)
         parent, _, leaf = name.rpartition(".")
-        adapters[name] = LoraLinear(module, rank, alpha, generator)
+        adapters[name] = LoraLinear(module, rank, alpha, generator, served)
         setattr(model.get_submodule(parent), leaf, adapters[name])
     return adapters
 

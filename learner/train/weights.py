@@ -1,4 +1,4 @@
-"""What is trained: float32 masters, and the model that computes with them in its own, narrower dtype.
+"""What is trained: float32 masters, and the model that computes with them, rounded as engines hold them.
 
 Small updates get lost in bfloat16 weights, so the optimizer only sees masters.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.train import lora, table
-from learner.train.model import HfModel
+from learner.train.model import HfModel, served_dtype
 from store.config_learning import Loss, Trainer
 
 
@@ -68,7 +68,12 @@ class LoraWeights(Weights):
     def __init__(self, model: HfModel, settings: Trainer) -> None:
         self.model = model
         self.adapters = lora.attach(
-            model, settings.lora_targets, settings.lora_rank, settings.lora_alpha, settings.seed
+            model,
+            settings.lora_targets,
+            settings.lora_rank,
+            settings.lora_alpha,
+            settings.seed,
+            served_dtype(model),
         )
         self.masters = {}
         for name, adapter in self.adapters.items():
@@ -128,7 +133,7 @@ class FullWeights(Weights):
     def spread(self) -> None:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                parameter.copy_(self.masters[name])
+                parameter.copy_(self.masters[name].to(served_dtype(self.model)))
 
     @contextmanager
     def reference(self) -> Iterator[HfModel]:

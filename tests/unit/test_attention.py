@@ -31,7 +31,7 @@ def test_the_gradient_of_attention_is_torchs(length, heads, shared):
 def test_the_gradient_of_an_adapted_layer_is_that_of_its_formula(bias):
     torch.manual_seed(0)
     base = torch.nn.Linear(12, 7, bias=bias).requires_grad_(False)
-    layer = lora.LoraLinear(base, 3, 6.0, torch.Generator().manual_seed(0))
+    layer = lora.LoraLinear(base, 3, 6.0, torch.Generator().manual_seed(0), torch.float32)
     torch.nn.init.normal_(layer.b)
     x, pull = torch.randn(2, 5, 12, requires_grad=True), torch.randn(2, 5, 7)
     found = []

@@ -109,7 +109,7 @@ def test_a_model_that_changes_its_logits_after_the_head_is_refused(llama, monkey
 
 def test_rotary_frequencies_of_a_bfloat16_model_stay_float32(tmp_path):
     """Rounded, long prompts differ by 0.05 nats a token from engines."""
-    ours = model.load(save(tmp_path / "base", dtype=torch.bfloat16), torch.device("cpu"))
+    ours = model.load(save(tmp_path / "base", dtype=torch.bfloat16), torch.device("cpu"), torch.bfloat16)
     assert ours.dtype == torch.bfloat16
     assert ours.model.rotary_emb.inv_freq.dtype == torch.float32
 

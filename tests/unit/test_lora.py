@@ -1,9 +1,10 @@
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from learner.train import lora, model
-from learner.train.weights import FullWeights, LoraWeights
-from store.config_learning import Trainer
+from learner.train import export, lora, model
+from learner.train.weights import FullWeights, LoraWeights, of
+from store.config_learning import Loss, Trainer
 from tests.fakes.tiny_llama import save
 
 TARGETS = ["q_proj", "down_proj"]
@@ -28,7 +29,7 @@ def stir(weights):
 
 def test_a_new_adapter_changes_nothing_and_trains_only_itself(llama):
     before = logits(llama)
-    adapters = lora.attach(llama, TARGETS, 4, 8, seed=0)
+    adapters = lora.attach(llama, TARGETS, 4, 8, seed=0, served=torch.float32)
     assert torch.equal(logits(llama), before)
     trainable = {name for name, p in llama.named_parameters() if p.requires_grad}
     assert trainable == {f"{name}.{leaf}" for name in adapters for leaf in "ab"}
@@ -47,7 +48,7 @@ def test_a_new_adapter_changes_nothing_and_trains_only_itself(llama):
 def test_a_target_that_engines_do_not_serve_is_refused_by_name(llama, targets, named):
     """G22."""
     with pytest.raises(ValueError, match=named):
-        lora.attach(llama, targets, 4, 8, seed=0)
+        lora.attach(llama, targets, 4, 8, seed=0, served=torch.float32)
 
 
 def test_switched_off_it_is_the_base_model_again(llama):
@@ -74,14 +75,14 @@ def test_the_seed_decides_the_adapters(tmp_path):
 
     def first(seed):
         llama = model.load(folder, torch.device("cpu"))
-        return next(iter(lora.attach(llama, TARGETS, 4, 8, seed=seed).values())).a
+        return next(iter(lora.attach(llama, TARGETS, 4, 8, seed=seed, served=torch.float32).values())).a
 
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))
 
 
 def test_full_weights_keep_updates_that_bfloat16_would_lose(tmp_path):
-    llama = model.load(save(tmp_path / "base", dtype=torch.bfloat16), torch.device("cpu"))
+    llama = model.load(save(tmp_path / "base", dtype=torch.bfloat16), torch.device("cpu"), torch.bfloat16)
     weights = FullWeights(llama, with_reference=False)
     name, master = next(iter(weights.masters.items()))
     start = master.detach().clone()
@@ -93,8 +94,53 @@ def test_full_weights_keep_updates_that_bfloat16_would_lose(tmp_path):
     assert torch.equal(llama.get_parameter(name), master.to(torch.bfloat16))
 
 
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_wider_computation_uses_the_merged_weights_that_engines_load(tmp_path, method):
+    base = save(tmp_path / "base", dtype=torch.bfloat16)
+    wide = model.load(base, torch.device("cpu"), torch.float32)
+    trained = of(wide, Trainer(method=method, lora_targets=TARGETS, lora_rank=4), Loss(kl=0.0))
+    stir(trained)
+    trained.spread()
+    export.write_merged(tmp_path / "merged", base, trained)
+    loaded = model.load(tmp_path / "merged", torch.device("cpu"), torch.float32)
+    with trained.as_merged() as merged:
+        assert torch.equal(logits(loaded), logits(merged))
+
+
+def test_a_wider_computation_uses_the_adapter_that_engines_load(tmp_path):
+    base = save(tmp_path / "base", dtype=torch.bfloat16)
+    settings = Trainer(lora_targets=TARGETS, lora_rank=4)
+    trained = LoraWeights(model.load(base, torch.device("cpu"), torch.float32), settings)
+    stir(trained)
+    before = logits(trained.model)
+    export.write_adapter(tmp_path / "adapter", base, trained.adapters, settings)
+    written = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
+    trained.load(
+        {
+            f"{name}.lora_{leaf}": written[f"base_model.model.{name}.lora_{leaf}.weight"].float()
+            for name in trained.adapters
+            for leaf in "AB"
+        }
+    )
+    assert torch.equal(logits(trained.model), before)
+
+
+@pytest.mark.parametrize(
+    ("served", "device", "multiplies", "computes"),
+    [
+        (torch.bfloat16, "cpu", False, torch.float32),
+        (torch.bfloat16, "cpu", True, torch.bfloat16),
+        (torch.bfloat16, "cuda", False, torch.bfloat16),
+        (torch.float32, "cpu", True, torch.float32),
+    ],
+)
+def test_a_cpu_that_multiplies_no_bfloat16_computes_in_float32(served, device, multiplies, computes):
+    assert model.compute_dtype(served, device, multiplies) == computes
+
+
 def test_full_weights_add_up_gradients_in_float32(tmp_path):
-    llama = model.load(save(tmp_path / "base", dtype=torch.bfloat16), torch.device("cpu"))
+    llama = model.load(save(tmp_path / "base", dtype=torch.bfloat16), torch.device("cpu"), torch.bfloat16)
     weights = FullWeights(llama, with_reference=False)
     parameter = llama.get_parameter("model.norm.weight")
     for gradient in (1.0, 1.0, 2**-9):

@@ -56,7 +56,7 @@ def states(loaded):
 def test_a_bfloat16_model_is_nearer_to_exact_than_transformers_makes_it(tmp_path, kind, config):
     """G12. What is left is the products' own rounding, and that of the last state."""
     folder = saved(tmp_path, kind, config)
-    ours = model.load(folder, torch.device("cpu"))
+    ours = model.load(folder, torch.device("cpu"), torch.bfloat16)
     theirs, exact = (
         AutoModelForCausalLM.from_pretrained(folder, dtype=dtype) for dtype in (torch.bfloat16, torch.float32)
     )
@@ -83,9 +83,7 @@ def test_the_gradient_through_a_wide_stream_is_that_of_float32_up_to_products(tm
     folder = saved(tmp_path, LlamaForCausalLM, LlamaConfig)
     found = []
     for exact in (False, True):
-        loaded = model.load(folder, torch.device("cpu"))
-        if exact:
-            loaded = loaded.float()
+        loaded = model.load(folder, torch.device("cpu"), torch.float32 if exact else torch.bfloat16)
         trained = weights.of(loaded, Trainer(method="full"), Loss(kl=0.0))
         states_of = loaded.get_decoder()(input_ids=IDS, use_cache=False).last_hidden_state
         (states_of.float() ** 2 * torch.linspace(-1, 1, 64)).sum().backward()
