@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from local.engine.install import Say, has_gpu, python
+from local.engine.install import Say, has_gpu, multiplies_bfloat16, python
 from local.engine.log import why_dead
 from local.engine.models import CHAT_MODEL
 from store.config_model import Config
@@ -41,8 +41,9 @@ def log_path(config: Config) -> Path:
     return StatePaths.for_config(config).logs / "engine.log"
 
 
-def arguments(config: Config, model: Path, *, gpu: bool) -> list[str]:
-    """What follows `python` to serve `model` at the first of `engine.urls`."""
+def arguments(config: Config, model: Path, *, gpu: bool, bfloat16: bool = True) -> list[str]:
+    """What follows `python` to serve `model` at the first of `engine.urls`. `bfloat16`: whether the device
+    multiplies it."""
     address = urlsplit(config.engine.urls[0])
     given = ["-m", "sglang.launch_server", "--model-path", str(model)]
     given += ["--served-model-name", config.engine.served_name]
@@ -60,6 +61,7 @@ def arguments(config: Config, model: Path, *, gpu: bool) -> list[str]:
     ]
     if not gpu:
         given += ["--device", "cpu", "--max-total-tokens", str(_CPU_TOKENS), "--skip-server-warmup"]
+        given += [] if bfloat16 else ["--dtype", "float32"]
     if config.publish.form == "adapter":
         given += ["--enable-lora", "--max-lora-rank", str(config.trainer.lora_rank)]
         given += ["--max-loras-per-batch", str(_ADAPTERS_AT_ONCE)]
@@ -95,9 +97,10 @@ def launch(config: Config) -> subprocess.Popen[bytes]:
         raise EngineDiedError(f"there is no model in {model}: run `make engine`, or set engine.model_path")
     log = log_path(config)
     log.parent.mkdir(parents=True, exist_ok=True)
+    bfloat16 = gpu or multiplies_bfloat16(paths.engine_env)
     with log.open("wb") as file:
         return subprocess.Popen(
-            [str(python(paths.engine_env)), *arguments(config, model, gpu=gpu)],
+            [str(python(paths.engine_env)), *arguments(config, model, gpu=gpu, bfloat16=bfloat16)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

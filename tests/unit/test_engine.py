@@ -46,6 +46,13 @@ def test_adapters_are_enabled_for_the_trainers_rank_and_targets_only_where_they_
     assert "--enable-lora" not in arguments(Config(), Path("m"), gpu=False)
 
 
+def test_a_cpu_that_multiplies_no_bfloat16_serves_in_float32() -> None:
+    without = arguments(Config(), Path("m"), gpu=False, bfloat16=False)
+    assert after(without, "--dtype") == "float32"
+    assert "--dtype" not in arguments(Config(), Path("m"), gpu=False, bfloat16=True)
+    assert "--dtype" not in arguments(Config(), Path("m"), gpu=True, bfloat16=False)
+
+
 def test_extra_arguments_come_last_so_that_they_win() -> None:
     config = Config.model_validate({"engine": {"extra_args": ["--weight-version", "7"], "api_key": "k"}})
     given = arguments(config, Path("m"), gpu=True)
