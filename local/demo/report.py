@@ -70,7 +70,8 @@ class Rate:
             * math.sqrt(self.share * (1 - self.share) / self.n + z * z / (4 * self.n**2))
             / (1 + z * z / self.n)
         )
-        return (centre - half, centre + half)
+        # Of none or all it begins or ends at the share itself, but for the last bit.
+        return (min(self.share, centre - half), max(self.share, centre + half))
 
     def __str__(self) -> str:
         low, high = self.interval()

@@ -44,6 +44,13 @@ def test_the_user_praises_what_it_likes_and_corrects_the_rest():
     assert wish.reaction("Water.", "rivers", 1) == wish.COMPLAINT[1].format(topic="rivers")
 
 
+def test_an_interval_never_leaves_its_share_outside():
+    for n in range(1, 200):
+        for met in (0, 1, n):
+            low, high = report.Rate(met, n).interval()
+            assert 0 - 1e-12 <= low <= met / n <= high <= 1 + 1e-12
+
+
 def test_wilson_interval_of_ten_in_forty():
     low, high = report.Rate(10, 40).interval()
     assert (round(low, 4), round(high, 4)) == (0.1419, 0.4019)
