@@ -1,0 +1,42 @@
+"""Digests of the masters after two steps on a fixed batch, per method and loss; printed as JSON."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from learner.train import model, objective, optimizer, weights
+from store.config_learning import Loss, Trainer
+from tests.fakes.tiny_llama import save
+from tests.unit.test_objective import batch
+
+CASES = {
+    "lora": (Trainer(lora_rank=4, micro_batch_tokens=64), Loss(kl=0.1)),
+    "full": (Trainer(method="full", learning_rate=1e-3), Loss(kl=0.1)),
+    "sequence mean": (Trainer(lora_rank=4), Loss(aggregation="sequence_mean")),
+}
+
+
+def step_digest(folder: Path, settings: Trainer, loss: Loss) -> str:
+    trained = weights.of(model.load(folder, torch.device("cpu")), settings, loss)
+    adamw = optimizer.adamw(trained.masters.values())
+    for _ in range(2):
+        objective.accumulate(trained, batch(), loss, settings)
+        clip_grad_norm_(trained.masters.values(), settings.grad_clip)
+        optimizer.step(adamw, settings)
+        trained.spread()
+        trained.clear()
+    digest = hashlib.sha256()
+    for name, master in sorted(trained.masters.items()):
+        digest.update(name.encode() + master.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = False
+    base = save(Path(sys.argv[1]) / "base")
+    print(json.dumps({name: step_digest(base, *case) for name, case in CASES.items()}))
