@@ -13,11 +13,14 @@ def under_base(model_path: Path, asked: list[tuple[str, str]]) -> float:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
+    from learner.train.model import compute_dtype, multiplies_bfloat16
+
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     torch.set_num_threads(1)  # threads that wait for each other on a busy machine are far slower than one
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.bfloat16).eval()
+    dtype = compute_dtype(torch.bfloat16, "cpu", multiplies_bfloat16())
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype).eval()
     total, tokens = 0.0, 0
     for question, answer in asked:
         messages = [{"role": "user", "content": question}]
