@@ -117,7 +117,7 @@ class SelfTests:
 
 
 def _request(body: Mapping[str, Any], dialect: str) -> bytes:
-    return capture.prepare(capture.CHAT, body, _TURN, capture.Route(dialect=dialect), capturing=True).body
+    return capture.prepare(capture.CHAT, body, _TURN, capture.Recipient(dialect=dialect), capturing=True).body
 
 
 def _answer_of(reply: bytes) -> Answer | None:

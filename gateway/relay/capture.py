@@ -1,7 +1,7 @@
-"""What Dukou adds to a request so that the engine says which tokens it saw and made. Pure.
+"""Parses and checks a request's body, and adds the fields that ask an engine for token ids. Pure.
 
-The client's own bytes are what is recorded; the engine gets this copy. Only a field that the client did
-not set itself is added, and only what was added is taken out of the reply again (gateway/relay/filter.py).
+The client's own bytes are recorded; the engine gets a copy with the fields added. A field is added only where
+the client did not set it, and only what was added is removed from the reply again (gateway/relay/filter.py).
 """
 
 import json
@@ -18,8 +18,8 @@ from gateway.relay.filter import Cuts
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
-#: (path, streaming) → fields that are set to true. SGLang refuses those of its other row. An engine that
-#: knows neither row ignores them, or refuses the request: a plain one is asked for nothing.
+#: Dialect → (path, streaming) → fields that are set to true. SGLang refuses the fields of a stream in a
+#: request for a whole reply, and the reverse. Other engines may refuse both, so dialect `plain` has none.
 FIELDS: dict[str, dict[tuple[str, bool], tuple[str, ...]]] = {
     "sglang": {
         (CHAT, False): ("return_token_ids", "return_meta_info", "logprobs"),
@@ -34,40 +34,43 @@ FIELDS: dict[str, dict[tuple[str, bool], tuple[str, ...]]] = {
         (COMPLETIONS, True): ("return_token_ids",),
     },
 }
-#: An added field → the keys of the reply that come of it.
-_KEYS = {
+#: An added field → the keys that it adds to the reply.
+_REPLY_KEYS = {
     "return_token_ids": ("prompt_token_ids", "response_token_ids", "token_ids"),
     "return_meta_info": ("meta_info",),
 }
-_SGLEXT = {"return_input_ids_in_sglext": "input_ids", "return_output_ids_in_sglext": "output_ids"}
-#: What only Dukou may say to the engine: a client's own is dropped.
-_OURS = (*identity.TWINS, "rid", "cache_salt", "lora_path")
+#: An added field → the key that it adds to `sglext` in a stream.
+_SGLEXT_KEYS = {"return_input_ids_in_sglext": "input_ids", "return_output_ids_in_sglext": "output_ids"}
+#: Fields that only Dukou sets: a client's own is dropped.
+_RESERVED_FIELDS = (*identity.BODY_FIELDS, "rid", "cache_salt", "lora_path")
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """What the routes file says of the engine that a request goes to."""
+class Recipient:
+    """The engine that a request goes to, as far as its body depends on it."""
 
     version: int | None = None
-    adapter: str | None = None
-    dialect: str = "sglang"
+    adapter: str | None = None  # the name under which the engine has the version's adapter
+    dialect: str = "sglang"  # a key of FIELDS, or plain
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    body: bytes  # what the engine gets
-    added: tuple[str, ...]  # the fields that Dukou asked for
-    cuts: Cuts  # what they bring, to be taken out
-    abortable: bool  # whether /abort_request with the turn id reaches it
+    """A request as an engine gets it."""
+
+    body: bytes
+    added: tuple[str, ...]  # names of the fields that Dukou added
+    cuts: Cuts  # what these fields add to the reply, to be removed from it
+    abortable: bool  # true where /abort_request with the turn's id stops it
 
     @property
     def captures(self) -> bool:
-        """Whether token ids were asked for."""
+        """True where token ids are asked for."""
         return "return_token_ids" in self.added or "return_output_ids_in_sglext" in self.added
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The body as an object. Raises BadRequestError otherwise."""
+    """The body as an object. Raises BadRequestError where it is not a JSON object."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -78,10 +81,10 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def check(path: str, body: Mapping[str, Any], models: tuple[str, ...]) -> None:
-    """Refuses what would otherwise be answered wrongly without a word.
+    """Refuses requests that an engine would answer wrongly without reporting an error.
 
     Raises:
-        BadRequestError: an unknown model (404), functions instead of tools, or room for no token (400).
+        BadRequestError: an unknown model (404); functions instead of tools, or a limit of no tokens (400).
     """
     model = body.get("model")
     if isinstance(model, str) and model not in models:
@@ -98,49 +101,54 @@ def check(path: str, body: Mapping[str, Any], models: tuple[str, ...]) -> None:
             raise BadRequestError(f"`{name}` must be at least 1", code="invalid_value", param=name)
 
 
-def prepare(path: str, body: Mapping[str, Any], turn_id: str, route: Route, *, capturing: bool) -> Forward:
-    """The request as the engine gets it; with `capturing` false, nothing is asked for."""
-    sent = {name: value for name, value in body.items() if name not in _OURS}
+def prepare(
+    path: str, body: Mapping[str, Any], turn_id: str, recipient: Recipient, *, capturing: bool
+) -> Forward:
+    """The request as `recipient` gets it; with `capturing` false, token ids are not asked for."""
+    sent = {name: value for name, value in body.items() if name not in _RESERVED_FIELDS}
     if path == CHAT:
         sent = with_system_role(sent)
     streaming = body.get("stream") is True
-    fields = FIELDS.get(route.dialect, {}).get((path, streaming), ()) if capturing else ()
+    fields = FIELDS.get(recipient.dialect, {}).get((path, streaming), ()) if capturing else ()
     added = _add_fields(sent, fields, streaming)
     abortable = False
-    if route.dialect == "sglang" and path in (CHAT, COMPLETIONS):
-        added += _add_own(sent, path, turn_id, route)
+    if recipient.dialect == "sglang" and path in (CHAT, COMPLETIONS):
+        added += _add_reserved(sent, path, turn_id, recipient)
         abortable = sent.get("rid") == turn_id and sent.get("n") in (None, 1)
-    elif route.adapter:
-        sent["model"] = route.adapter
-    shown = body.get("model") if route.adapter and isinstance(body.get("model"), str) else None
+    elif recipient.adapter:
+        sent["model"] = recipient.adapter
+    shown = body.get("model") if recipient.adapter and isinstance(body.get("model"), str) else None
     return Forward(_dump(sent), tuple(added), cuts_of(added, shown), abortable)
 
 
 def cuts_of(added: list[str], model: str | None) -> Cuts:
-    """What has to be taken out of the reply because of the `added` fields."""
+    """What has to be removed from the reply because of the `added` fields.
+
+    `model`: the name that replaces the engine's in the reply; None leaves it.
+    """
     return Cuts(
         logprobs="logprobs" in added,
         usage="stream_options.include_usage" in added,
-        keys=tuple(key for name in added for key in _KEYS.get(name, ())),
-        sglext=frozenset(_SGLEXT[name] for name in added if name in _SGLEXT),
+        keys=tuple(key for name in added for key in _REPLY_KEYS.get(name, ())),
+        sglext=frozenset(_SGLEXT_KEYS[name] for name in added if name in _SGLEXT_KEYS),
         model=model,
     )
 
 
 def with_system_role(body: dict[str, Any]) -> dict[str, Any]:
-    """`developer` messages as `system`: chat templates know no other name, and drop them without a word.
+    """The body with its `developer` messages as `system`, since chat templates silently drop that role.
 
-    Later ones join the first system message, in order, since templates allow only one at the beginning.
+    They and the system messages become one, in order, since templates allow only one, at the beginning.
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not any(_role(message) == "developer" for message in messages):
         return body
-    told = [message for message in messages if _role(message) in ("system", "developer")]
+    system = [message for message in messages if _role(message) in ("system", "developer")]
     others = [message for message in messages if _role(message) not in ("system", "developer")]
-    parts = [part for message in told for part in _parts(message.get("content"))]
+    parts = [part for message in system for part in _content_parts(message.get("content"))]
     only_text = all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
     content = "\n\n".join(str(part.get("text", "")) for part in parts) if only_text else parts
-    return body | {"messages": [told[0] | {"role": "system", "content": content}, *others]}
+    return body | {"messages": [system[0] | {"role": "system", "content": content}, *others]}
 
 
 def _add_fields(sent: dict[str, Any], fields: tuple[str, ...], streaming: bool) -> list[str]:
@@ -154,41 +162,41 @@ def _add_fields(sent: dict[str, Any], fields: tuple[str, ...], streaming: bool) 
     return added
 
 
-def _add_own(sent: dict[str, Any], path: str, turn_id: str, route: Route) -> list[str]:
-    own: dict[str, Any] = {}
+def _add_reserved(sent: dict[str, Any], path: str, turn_id: str, recipient: Recipient) -> list[str]:
+    reserved: dict[str, Any] = {}
     prompt = sent.get("prompt")
     one_prompt = isinstance(prompt, str) or (
         isinstance(prompt, list) and all(isinstance(i, int) for i in prompt)
     )
     if path == CHAT or one_prompt:
-        own["rid"] = turn_id
-    if route.version is not None:
-        own["cache_salt"] = str(route.version)
-    if route.adapter is not None:
-        own["lora_path"] = route.adapter
-    sent.update(own)
-    return list(own)
+        reserved["rid"] = turn_id
+    if recipient.version is not None:
+        reserved["cache_salt"] = str(recipient.version)
+    if recipient.adapter is not None:
+        reserved["lora_path"] = recipient.adapter
+    sent.update(reserved)
+    return list(reserved)
 
 
 def _role(message: object) -> object:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def _parts(content: object) -> list[Any]:
+def _content_parts(content: object) -> list[Any]:
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if isinstance(content, str) else []
 
 
 def _parse_leniently(body: bytes) -> object:
-    """Lone surrogates, which orjson refuses and clients do send."""
+    """Parses what orjson refuses and clients do send, such as lone surrogates."""
     try:
         return json.loads(body)
     except ValueError as error:
-        raise BadRequestError(f"the request body is not valid JSON: {_place(error)}") from None
+        raise BadRequestError(f"the request body is not valid JSON: {_location(error)}") from None
 
 
-def _place(error: ValueError) -> str:
+def _location(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at line {error.lineno} column {error.colno}"
     return "not UTF-8"

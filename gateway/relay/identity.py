@@ -1,7 +1,7 @@
-"""Who is speaking: the session, turn and request ids that a client states. Pure.
+"""The session, kind and parent of a turn, as its client states them. Pure.
 
-The spellings of a session id, in the order in which they win, are those that clients use in the field.
-Where none is there the drainer decides by lineage.
+Clients state a session in many places; `_session_candidates` has them in order of precedence. Where a client
+states none, the drainer finds the session by lineage.
 """
 
 import os
@@ -13,10 +13,10 @@ from typing import Any
 
 Headers = Mapping[str, str]
 
-#: Fields of the body that are Dukou's own, the twins of its headers: never forwarded.
-TWINS = ("session_id", "turn_type", "session_done")
-#: Request headers that identity or the recognition of retries needs: recorded. No credential is among them.
-RECORDED = frozenset(
+#: Body fields with the meaning of the x-session-id, x-turn-type and x-session-done headers; not forwarded.
+BODY_FIELDS = ("session_id", "turn_type", "session_done")
+#: Request headers that are recorded: identity or the recognition of retries needs them. None is a credential.
+RECORDED_HEADERS = frozenset(
     {
         "user-agent", "x-request-id", "x-client-request-id", "x-stainless-retry-count", "idempotency-key",
         "traceparent", "x-turn-type", "x-session-done", "x-parent-turn-id", "x-litellm-trace-id",
@@ -27,17 +27,21 @@ _VENDOR_SESSION = re.compile(r"x-[a-z0-9-]+-session-id")
 _CLAUDE_USER = re.compile(r"_session_([A-Za-z0-9-]+)")
 _SESSION_PATH = re.compile(r"/sessions/([^/]+)(/v1(?:/.*)?)")
 _TRUE = frozenset({"1", "true", "yes", "on"})
-_LONGEST_ID = 256
+_MAX_ID_LENGTH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """A session that a client states."""
+
     id: str
     source: str  # path, a header's name, or body:<field>
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """What a client states about one turn; None where it states nothing."""
+
     session: Session | None
     turn_type: str | None  # main | side
     session_done: bool
@@ -48,7 +52,10 @@ UNKNOWN = Identity(session=None, turn_type=None, session_done=False, parent=None
 
 
 def new_turn_id(now_ns: int | None = None) -> str:
-    """A UUIDv7 as 32 hex digits: sorts by time, and has the fixed length that aborting by rid needs."""
+    """A UUIDv7 as 32 hex digits.
+
+    It sorts by time; its fixed length keeps one id from being the prefix of another, by which SGLang aborts.
+    """
     milliseconds = (time.time_ns() if now_ns is None else now_ns) // 1_000_000
     random = int.from_bytes(os.urandom(10))
     value = (milliseconds & (1 << 48) - 1) << 80 | 0x7 << 76 | (random >> 68) << 64
@@ -57,13 +64,13 @@ def new_turn_id(now_ns: int | None = None) -> str:
 
 
 def split_path(path: str) -> tuple[str, str | None]:
-    """`/sessions/{id}/v1/…` → the path behind the id, and the id."""
+    """Splits `/sessions/{id}/v1/…` into the path after the id, and the id; the id is None in other paths."""
     match = _SESSION_PATH.fullmatch(path) if path.startswith("/sessions/") else None
     return (match[2], match[1]) if match else (path, None)
 
 
 def identify(path_session: str | None, headers: Headers, body: Mapping[str, Any]) -> Identity:
-    """What the client states of itself, in header and body; a header wins over its twin."""
+    """Reads what the client states; a header takes precedence over the body field of the same meaning."""
     turn_type = str(headers.get("x-turn-type") or body.get("turn_type") or "").strip().lower()
     done = str(headers.get("x-session-done") or body.get("session_done") or "").strip().lower()
     parent = headers.get("x-parent-turn-id", "").replace("-", "").lower()
@@ -78,19 +85,21 @@ def identify(path_session: str | None, headers: Headers, body: Mapping[str, Any]
 def recorded_headers(headers: Headers) -> dict[str, str]:
     """The headers that go into the request record."""
     return {
-        name: value for name, value in headers.items() if name in RECORDED or name.endswith("-session-id")
+        name: value
+        for name, value in headers.items()
+        if name in RECORDED_HEADERS or name.endswith("-session-id")
     }
 
 
 def _session(path_session: str | None, headers: Headers, body: Mapping[str, Any]) -> Session | None:
-    for source, value in _spellings(path_session, headers, body):
+    for source, value in _session_candidates(path_session, headers, body):
         text = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
-        if 0 < len(text) <= _LONGEST_ID and text.isprintable():
+        if 0 < len(text) <= _MAX_ID_LENGTH and text.isprintable():
             return Session(text, source)
     return None
 
 
-def _spellings(
+def _session_candidates(
     path_session: str | None, headers: Headers, body: Mapping[str, Any]
 ) -> Iterator[tuple[str, object]]:
     yield "path", path_session

@@ -86,7 +86,7 @@ class Answer:
         self.ids_seen = events.ids_seen
         problem = events.error or (None if events.done or events.finished else failure or self._too_early())
         if problem is None:
-            reply.said_all()
+            reply.skip_rest()
             return self._end("ok" if events.finished else "truncated", reply, headers, shown + DONE)
         if shown:
             await self._send(reply, headers, shown, stalled)

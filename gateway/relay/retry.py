@@ -1,53 +1,55 @@
-"""When a request that got no answer is sent again, and where. Pure.
+"""Decides when a request that got no answer is sent again, and to which engines. Pure.
 
-A request that no engine has got may go to any other. One that was sent and then lost (the engine closed the
-connection before its answer was whole) may be what the engine died of: it goes to one other engine, once.
+A request that no engine has received may go to any other. One that was sent and then lost (the engine closed
+the connection before its answer was whole) may be what the engine died of: it goes to one other engine, once.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-#: How often a request is sent again after an engine that had it closed the connection.
-RESENDS = 1
-#: Seconds that are a round trip on any machine of ours, however busy it is.
-RACE_SECONDS = 0.05
+#: How often a request is sent again after an engine that had received it closed the connection.
+MAX_RESENDS = 1
+#: Seconds in which a round trip to an engine is over, even on a busy machine.
+ROUND_TRIP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """What became of one request so far, by engine URL."""
+class Attempts:
+    """The failed attempts at one request so far, by engine URL."""
 
-    unsent: frozenset[str] = frozenset()  # the engine took no connection: it has not seen the request
-    lost: tuple[str, ...] = ()  # the engine got it, and closed before its answer was whole
+    unsent: frozenset[str] = frozenset()  # no connection: the engine has not seen the request
+    lost: tuple[str, ...] = ()  # the engine received it, and closed before its answer was whole
 
     @property
     def engines(self) -> frozenset[str]:
-        """Those that are not asked again."""
+        """The engines that are not asked again."""
         return self.unsent.union(self.lost)
 
-    def not_sent(self, engine: str) -> "Tried":
+    def not_sent(self, engine: str) -> "Attempts":
+        """With one more engine that took no connection."""
         return replace(self, unsent=self.unsent | {engine})
 
-    def sent_and_lost(self, engine: str) -> "Tried":
+    def sent_and_lost(self, engine: str) -> "Attempts":
+        """With one more engine that received the request and closed the connection."""
         return replace(self, lost=(*self.lost, engine))
 
 
-def goes_on(tried: Tried, engines: Iterable[str], *, begun: bool, gone: bool) -> bool:
-    """Whether another of `engines` is asked after the last try failed.
+def may_retry(attempts: Attempts, engines: Iterable[str], *, begun: bool, gone: bool) -> bool:
+    """True where another of `engines` is asked after the last attempt failed.
 
     `begun`: bytes of an answer have come. `gone`: the client has left.
     """
-    if begun or gone or len(tried.lost) > RESENDS:
+    if begun or gone or len(attempts.lost) > MAX_RESENDS:
         return False
-    return not tried.engines.issuperset(engines)
+    return not attempts.engines.issuperset(engines)
 
 
-def is_race(seconds: float, connected_in: float) -> bool:
-    """Whether a kept connection that closed `seconds` after a request was written never delivered it.
+def was_undelivered(seconds: float, connect_seconds: float) -> bool:
+    """True where a reused connection that closed `seconds` after a request was written did not deliver it.
 
-    An engine that closes a connection for being idle does so without having seen the request: the two cross
-    on their way, and that shows within a round trip. `connected_in`: how long the last connection to this
-    engine took, in seconds; a round trip is no longer. What closes later was at work on the request: if it
-    were sent again as though it had not been, it would be generated twice.
+    An engine that closes an idle connection has not seen the request: close and request cross on their way,
+    and the close arrives within a round trip. `connect_seconds`: how long the last connection to this engine
+    took; a round trip is no longer. An engine that closes later was working on the request: sent again, it
+    would be generated twice.
     """
-    return seconds <= max(RACE_SECONDS, 2 * connected_in)
+    return seconds <= max(ROUND_TRIP_SECONDS, 2 * connect_seconds)

@@ -1,4 +1,7 @@
-"""Which version a session gets where an engine serves several: the live one, its own, one on trial. Pure."""
+"""Chooses the version that a session gets where an engine serves several. Pure.
+
+That is the version that the session is pinned to, the one on trial, or the live one.
+"""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -6,21 +9,21 @@ from hashlib import sha256
 from gateway.relay.routes import Engine, Others
 
 
-def settled(engine: Engine, others: Others, session: str | None, who: str) -> Engine:
-    """The engine as one request uses it: another adapter than the live one where that is asked for.
+def version_for_session(engine: Engine, others: Others, session: str | None, conversation: str) -> Engine:
+    """The engine with the version and adapter that one request uses.
 
-    `session`: tenant/session where the client named one. `who`: the same text for every request of a
-    conversation. An adapter that this engine lacks is passed over: the live one serves.
+    `session`: tenant/session; None where the client states none. `conversation`: the same text for every
+    request of a conversation. Where this engine lacks the version's adapter, the live version serves.
     """
     pinned = others.pins.get(session) if session is not None else None
     if pinned is not None:
-        return _at(engine, pinned)
-    if others.trial is not None and _place(others.trial, who) < others.share:
-        return _at(engine, others.trial)
+        return _at_version(engine, pinned)
+    if others.trial is not None and _position(others.trial, conversation) < others.share:
+        return _at_version(engine, others.trial)
     return engine
 
 
-def _at(engine: Engine, version: int) -> Engine:
+def _at_version(engine: Engine, version: int) -> Engine:
     if version == 0 and engine.adapter is not None:
         return replace(engine, version_low=0, version_high=0, adapter=None, exact=True)
     name = engine.beside.get(version)
@@ -29,7 +32,7 @@ def _at(engine: Engine, version: int) -> Engine:
     return replace(engine, version_low=version, version_high=version, adapter=name, exact=True)
 
 
-def _place(trial: int, who: str) -> float:
-    """Where a conversation stands between 0 and 1: elsewhere in each trial, the same during one."""
-    digest = sha256(f"{trial}:{who}".encode()).digest()
+def _position(trial: int, conversation: str) -> float:
+    """A number from 0 to 1, constant for a conversation during one trial, unrelated in the next."""
+    digest = sha256(f"{trial}:{conversation}".encode()).digest()
     return int.from_bytes(digest[:8]) / 2.0**64

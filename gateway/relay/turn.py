@@ -118,7 +118,7 @@ class Turn:
 
     async def _served(self) -> Ending:
         self._understand()
-        router, tried = self._services.router, retry.Tried()
+        router, tried = self._services.router, retry.Attempts()
         while True:
             self._own.pause()
             taken = await router.take(self._affinity(), tried.engines)
@@ -139,7 +139,7 @@ class Turn:
             router.suspect(engine.url)
             urls = [other.url for other in router.routes().engines]
             begun, gone = self._answer.first_byte_ns is not None, self._client.gone is not None
-            if not retry.goes_on(tried, urls, begun=begun, gone=gone):
+            if not retry.may_retry(tried, urls, begun=begun, gone=gone):
                 raise failure
 
     def _understand(self) -> None:
@@ -212,7 +212,7 @@ class Turn:
         return end
 
     def _prepared(self, engine: Engine, *, capturing: bool) -> capture.Forward:
-        route = capture.Route(engine.version_low, engine.adapter, engine.dialect)
+        route = capture.Recipient(engine.version_low, engine.adapter, engine.dialect)
         self._forward = capture.prepare(
             self._inbound.path, self._parsed, self._inbound.id, route, capturing=capturing
         )
@@ -236,7 +236,7 @@ class Turn:
         if others.trial is None and not others.pins:
             return engine
         session = f"{ending.TENANT}/{stated.id}" if stated is not None else None
-        return settle.settled(engine, others, session, repr(self._conversation()))
+        return settle.version_for_session(engine, others, session, repr(self._conversation()))
 
     def _affinity(self) -> object:
         return None if len(self._services.router.routes().engines) < 2 else self._conversation()

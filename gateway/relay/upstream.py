@@ -1,6 +1,6 @@
-"""A lean HTTP/1.1 client for the hot path: a keep-alive pool an engine over `connection.py`.
+"""A small HTTP/1.1 client for the request path: one pool of kept-alive connections per engine.
 
-A general client costs several times what the rest of the relay does.
+A general client takes several times as long as the rest of the relay.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from gateway.relay import retry
 from gateway.relay.connection import Connection, Request
 from gateway.relay.errors import UpstreamClosedError, UpstreamConnectError, UpstreamError
 
-_FINISH_SECONDS = 1.0  # for the end of a reply that has said all
-_KEPT_IDLE = 256  # connections an engine
-_LOOK_SECONDS = 2.0  # for each half of a look whether an engine is still there
+_FINISH_SECONDS = 1.0  # for the end of a reply whose rest is skipped
+_MAX_IDLE = 256  # idle connections per engine
+_PING_SECONDS = 2.0  # to connect to an engine that may be gone, and then again for its answer
 
 
 class Pool:
@@ -33,13 +33,13 @@ class Pool:
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
         self._idle: list[Connection] = []
-        self._connected_in = 0.0  # seconds that the last connection took
+        self._connect_seconds = 0.0  # that the last connection took
 
     async def send(self, request: Request) -> "Reply":
         """Sends a request and waits for the reply's head.
 
-        A kept connection that the engine had closed meanwhile is replaced once, where the request cannot have
-        reached it (`retry.is_race`).
+        An idle connection that the engine has closed meanwhile is replaced once, provided that the request
+        cannot have reached the engine (`retry.was_undelivered`).
 
         Raises:
             UpstreamConnectError: no connection within `connect_timeout`: the request was not sent.
@@ -54,23 +54,25 @@ class Pool:
             return await self._exchange(connection, sent)
         except UpstreamClosedError as closed:
             after = connection.lost_after
-            if connection.received or (after is not None and not retry.is_race(after, self._connected_in)):
+            if connection.received or (
+                after is not None and not retry.was_undelivered(after, self._connect_seconds)
+            ):
                 raise
             fresh = await self._connect_after(closed, written=after is not None)
         return await self._exchange(fresh, sent)
 
     async def is_gone(self) -> bool:
-        """Whether the engine is no longer there: it takes no new connection, or closes it without a word.
+        """True where the engine takes no new connection, or closes one without an answer.
 
-        One that takes the connection and is slow to answer is busy, and one that refuses the question lives.
+        An engine that is slow to answer is busy, and one that answers with an error lives.
         """
         try:
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_PING_SECONDS):
                 connection = await self._connect()
         except (UpstreamConnectError, TimeoutError):
             return True
         try:
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_PING_SECONDS):
                 reply = await self._exchange(connection, Request("GET", f"{self._prefix}/ping", []))
                 async with reply:
                     await reply.body()
@@ -81,12 +83,14 @@ class Pool:
         return False
 
     def keep(self, connection: Connection) -> None:
-        if len(self._idle) < _KEPT_IDLE:
+        """Takes a connection back after a reply."""
+        if len(self._idle) < _MAX_IDLE:
             self._idle.append(connection)
         else:
             connection.close()
 
     def forget(self, connection: Connection) -> None:
+        """Removes a connection that has closed."""
         if connection in self._idle:
             self._idle.remove(connection)
 
@@ -103,10 +107,13 @@ class Pool:
         return Reply(connection, self._idle_timeout)
 
     async def _connect_after(self, closed: UpstreamClosedError, *, written: bool) -> Connection:
-        """A fresh connection instead of one that closed.
+        """A new connection in place of `closed`.
 
-        Where there is none the engine has died, and a request that was written to it counts as one that it
-        got.
+        An engine that takes none has died, and a request that was `written` to it counts as received.
+
+        Raises:
+            UpstreamClosedError: no connection, and the request was written.
+            UpstreamConnectError: no connection, and it was not.
         """
         try:
             return await self._connect()
@@ -129,19 +136,19 @@ class Pool:
             ) from None
         except OSError as error:
             raise UpstreamConnectError(f"no connection to the engine ({type(error).__name__})") from None
-        self._connected_in = loop.time() - began
+        self._connect_seconds = loop.time() - began
         return connection
 
 
 class Reply:
-    """A reply whose head has come. Leaving its context gives the connection back, or closes it."""
+    """A reply whose head has come. Leaving its context returns the connection to its pool, or closes it."""
 
     def __init__(self, connection: Connection, idle_timeout: float) -> None:
         self.status = connection.status
         self.headers = connection.headers
         self._connection = connection
         self._idle_timeout = idle_timeout
-        self._wanted = True
+        self._rest_is_wanted = True
 
     async def read(self) -> bytes:
         """See Connection.read."""
@@ -154,9 +161,9 @@ class Reply:
             parts.append(data)
         return b"".join(parts)
 
-    def said_all(self) -> None:
-        """What may still come is not wanted: it is read in the background, so that the connection is kept."""
-        self._wanted = False
+    def skip_rest(self) -> None:
+        """Has the rest of the reply read in the background and dropped, so that the connection is kept."""
+        self._rest_is_wanted = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -164,19 +171,19 @@ class Reply:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._wanted or kind is not None:
+        if self._rest_is_wanted or kind is not None:
             self._connection.release()
         else:
             self._connection.finish(_FINISH_SECONDS)
 
 
 class Upstreams:
-    """A pool for every engine."""
+    """One pool per engine."""
 
     def __init__(self, connect_timeout: float, idle_timeout: float) -> None:
         self._timeouts = connect_timeout, idle_timeout
         self._pools: dict[str, Pool] = {}
-        self._looks: dict[str, asyncio.Task[bool]] = {}
+        self._pings: dict[str, asyncio.Task[bool]] = {}
 
     def pool(self, url: str) -> Pool:
         if url not in self._pools:
@@ -184,15 +191,15 @@ class Upstreams:
         return self._pools[url]
 
     async def is_gone(self, url: str) -> bool:
-        """See Pool.is_gone; all who ask at once share one look."""
-        look = self._looks.get(url)
-        if look is None:
-            self._looks[url] = look = asyncio.create_task(self.pool(url).is_gone())
-            look.add_done_callback(lambda _: self._looks.pop(url))
-        return await asyncio.shield(look)
+        """See Pool.is_gone; callers at the same time share one request."""
+        ping = self._pings.get(url)
+        if ping is None:
+            self._pings[url] = ping = asyncio.create_task(self.pool(url).is_gone())
+            ping.add_done_callback(lambda _: self._pings.pop(url))
+        return await asyncio.shield(ping)
 
     def close(self) -> None:
-        for look in self._looks.values():
-            look.cancel()
+        for ping in self._pings.values():
+            ping.cancel()
         for pool in self._pools.values():
             pool.close()

@@ -8,7 +8,7 @@ import pytest
 from gateway.drain.assemble import assemble
 from gateway.fold.reply import fold, fold_events
 from gateway.fold.sse import Parser
-from gateway.relay.capture import CHAT, COMPLETIONS, Route, prepare
+from gateway.relay.capture import CHAT, COMPLETIONS, Recipient, prepare
 from gateway.relay.filter import StreamFilter, filter_body
 from gateway.spool.format import Kind, Record
 from tests.fakes.spooled import assistant, chunk, reply_meta, request_body, request_meta, sse, turn_id, user
@@ -130,7 +130,7 @@ def test_the_clients_body_is_json_however_odd_the_logprobs_are():
         raise AssertionError(constant)
 
     raw = whole("x", [1], entries(-0.5)).replace(b"-0.5", b"NaN")
-    forward = prepare(CHAT, {"messages": []}, TURN, Route(), capturing=True)
+    forward = prepare(CHAT, {"messages": []}, TURN, Recipient(), capturing=True)
     assert json.loads(filter_body(raw, forward.cuts), parse_constant=fail)["choices"]
 
 
@@ -143,7 +143,7 @@ def test_arguments_stay_the_text_that_the_model_wrote():
         assistant(None, tool_calls=[call]),
         {"role": "tool", "tool_call_id": "c1", "content": "7"},
     ]
-    sent = json.loads(prepare(CHAT, {"messages": history}, TURN, Route(), capturing=True).body)
+    sent = json.loads(prepare(CHAT, {"messages": history}, TURN, Recipient(), capturing=True).body)
     assert sent["messages"][1]["tool_calls"][0]["function"]["arguments"] == written
     reply = whole(None, [1], entries(-0.1), "tool_calls", message={"content": None, "tool_calls": [call]})
     made = turn(reply, history)
@@ -167,7 +167,7 @@ def test_a_span_keeps_its_oldest_and_newest_version():
 def test_logprobs_of_the_prompt_are_never_asked_for(dialect, stream):
     """K18: they would cost the engine its prefix cache."""
     body = {"model": "m", "messages": [user("hi")], "stream": stream}
-    forward = prepare(CHAT, body, TURN, Route(dialect=dialect), capturing=True)
+    forward = prepare(CHAT, body, TURN, Recipient(dialect=dialect), capturing=True)
     added = {name.partition(".")[0] for name in forward.added} - {"stream_options", "rid"}
     assert added <= {
         "logprobs", "return_token_ids", "return_meta_info",
@@ -186,7 +186,7 @@ def test_arguments_with_wide_characters_survive_every_cut():
     for cut in range(1, len(frames)):
         (answer,) = fold_events(Parser(), [frames[:cut], frames[cut:]]).answers
         assert answer.tool_calls[0]["function"]["arguments"] == '{"p":"那🚀"}'
-        events = StreamFilter(prepare(CHAT, {"stream": True}, TURN, Route(), capturing=True).cuts)
+        events = StreamFilter(prepare(CHAT, {"stream": True}, TURN, Recipient(), capturing=True).cuts)
         assert events.feed(frames[:cut]) + events.feed(frames[cut:]) == frames
 
 
@@ -214,7 +214,7 @@ def test_vllms_streams_give_ids_and_logprobs_chunk_by_chunk():
 
 
 def test_what_vllm_was_asked_for_is_taken_out_of_its_stream():
-    forward = prepare(CHAT, {"model": "m", "stream": True}, TURN, Route(dialect="vllm"), capturing=True)
+    forward = prepare(CHAT, {"model": "m", "stream": True}, TURN, Recipient(dialect="vllm"), capturing=True)
     assert json.loads(forward.body) == {
         "model": "m", "stream": True, "return_token_ids": True, "logprobs": True,
         "stream_options": {"include_usage": True},
@@ -242,7 +242,7 @@ def test_a_whole_answer_of_vllm_has_its_ids_beside_its_logprobs():
         [7],
         None,
     )
-    forward = prepare(CHAT, {"model": "m"}, TURN, Route(dialect="vllm"), capturing=True)
+    forward = prepare(CHAT, {"model": "m"}, TURN, Recipient(dialect="vllm"), capturing=True)
     shown = json.loads(filter_body(raw, forward.cuts))
     assert shown["choices"][0] == {k: v for k, v in choice.items() if k != "token_ids"} | {"logprobs": None}
     assert shown.keys() == {"id", "choices"}
@@ -251,7 +251,7 @@ def test_a_whole_answer_of_vllm_has_its_ids_beside_its_logprobs():
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_a_plain_server_gets_the_clients_request_and_its_own_adapter_never(path):
     body = {"model": "m", "messages": [user("hi")], "stream": True}
-    forward = prepare(path, body, TURN, Route(version=3, dialect="plain"), capturing=True)
+    forward = prepare(path, body, TURN, Recipient(version=3, dialect="plain"), capturing=True)
     assert (json.loads(forward.body), forward.added, forward.captures) == (body, (), False)
 
 

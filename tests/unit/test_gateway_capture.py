@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from gateway.relay.capture import CHAT, COMPLETIONS, Route, check, parse, prepare, with_system_role
+from gateway.relay.capture import CHAT, COMPLETIONS, Recipient, check, parse, prepare, with_system_role
 from gateway.relay.errors import BadRequestError
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TURN = "0" * 32
-NOWHERE = Route()
+NOWHERE = Recipient()
 
 
-def sent(body: dict, path: str = CHAT, route: Route = NOWHERE, capturing: bool = True) -> dict:
-    return json.loads(prepare(path, body, TURN, route, capturing=capturing).body)
+def sent(body: dict, path: str = CHAT, recipient: Recipient = NOWHERE, capturing: bool = True) -> dict:
+    return json.loads(prepare(path, body, TURN, recipient, capturing=capturing).body)
 
 
 def test_streams_and_whole_answers_are_asked_in_the_engines_two_ways() -> None:
@@ -26,14 +26,14 @@ def test_streams_and_whole_answers_are_asked_in_the_engines_two_ways() -> None:
 
 def test_what_the_client_set_is_not_counted_as_added() -> None:
     body = {**ASK, "stream": True, "logprobs": True, "stream_options": {"include_usage": True, "x": 1}}
-    forward = prepare(CHAT, body, TURN, Route(), capturing=True)
+    forward = prepare(CHAT, body, TURN, Recipient(), capturing=True)
     assert not forward.cuts.logprobs
     assert not forward.cuts.usage
     assert json.loads(forward.body)["stream_options"] == {"include_usage": True, "x": 1}
 
 
 def test_false_of_the_client_is_overruled_and_taken_out_again() -> None:
-    forward = prepare(CHAT, {**ASK, "logprobs": False}, TURN, Route(), capturing=True)
+    forward = prepare(CHAT, {**ASK, "logprobs": False}, TURN, Recipient(), capturing=True)
     assert json.loads(forward.body)["logprobs"] is True
     assert forward.cuts.logprobs
 
@@ -42,15 +42,15 @@ def test_rid_salt_and_adapter_are_never_the_clients() -> None:
     body = {**ASK, "rid": "x", "cache_salt": "y", "lora_path": "z"}
     assert {k: sent(body)[k] for k in ("rid",)} == {"rid": TURN}
     assert not {"cache_salt", "lora_path"} & sent(body).keys()
-    route = Route(version=0, adapter="default-v0")
-    assert (sent(body, route=route)["cache_salt"], sent(body, route=route)["lora_path"]) == (
+    route = Recipient(version=0, adapter="default-v0")
+    assert (sent(body, recipient=route)["cache_salt"], sent(body, recipient=route)["lora_path"]) == (
         "0",
         "default-v0",
     )
 
 
 def test_an_engine_of_another_dialect_is_asked_for_nothing() -> None:
-    assert sent(ASK, route=Route(dialect="plain"), capturing=False) == ASK
+    assert sent(ASK, recipient=Recipient(dialect="plain"), capturing=False) == ASK
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_only_single_prompts_carry_the_turn_id(prompt: object, rid: bool) -> Non
 
 
 def test_several_choices_cannot_be_aborted() -> None:
-    assert prepare(CHAT, ASK, TURN, Route(), capturing=True).abortable
-    assert not prepare(CHAT, {**ASK, "n": 2}, TURN, Route(), capturing=True).abortable
+    assert prepare(CHAT, ASK, TURN, Recipient(), capturing=True).abortable
+    assert not prepare(CHAT, {**ASK, "n": 2}, TURN, Recipient(), capturing=True).abortable
 
 
 def test_developer_messages_join_the_system_message_in_order() -> None:

@@ -9,45 +9,49 @@ from gateway.reconcile.beside import Wanted
 from gateway.reconcile.decide import Route, Target
 from gateway.relay.ending import Ending, reply_meta
 from gateway.relay.routes import Engine, Others, parse
-from gateway.relay.settle import settled
+from gateway.relay.settle import version_for_session
 
 LIVE = Engine("http://a", "ready", 4, 4, "default-v4", beside={3: "default-v3", 5: "default-v5"})
 
 
 def test_without_a_trial_or_a_pin_everybody_gets_the_live_version() -> None:
-    assert settled(LIVE, Others(), "default/s", "s") is LIVE
+    assert version_for_session(LIVE, Others(), "default/s", "s") is LIVE
 
 
 def test_a_pinned_session_stays_on_its_version_and_others_do_not() -> None:
     others = Others(pins={"default/s": 3, "default/gone": 2, "default/base": 0})
-    pinned = settled(LIVE, others, "default/s", "s")
+    pinned = version_for_session(LIVE, others, "default/s", "s")
     assert (pinned.adapter, pinned.version_low, pinned.version_high) == ("default-v3", 3, 3)
-    assert settled(LIVE, others, "default/other", "other") is LIVE
-    assert settled(LIVE, others, None, "s") is LIVE
-    assert settled(LIVE, others, "default/gone", "gone") is LIVE  # its adapter is not here any more
-    base = settled(LIVE, others, "default/base", "base")
+    assert version_for_session(LIVE, others, "default/other", "other") is LIVE
+    assert version_for_session(LIVE, others, None, "s") is LIVE
+    assert (
+        version_for_session(LIVE, others, "default/gone", "gone") is LIVE
+    )  # its adapter is not here any more
+    base = version_for_session(LIVE, others, "default/base", "base")
     assert (base.adapter, base.version_low) == (None, 0)
 
 
 def test_a_trial_gets_its_share_of_the_sessions_and_each_stays_where_it_is() -> None:
     others = Others(trial=5, share=0.2)
-    chosen = [settled(LIVE, others, None, f"session {n}").version_low for n in range(2000)]
+    chosen = [version_for_session(LIVE, others, None, f"session {n}").version_low for n in range(2000)]
     assert set(chosen) == {4, 5}
     assert 0.17 < chosen.count(5) / 2000 < 0.23
-    again = [settled(LIVE, others, None, f"session {n}").version_low for n in range(2000)]
+    again = [version_for_session(LIVE, others, None, f"session {n}").version_low for n in range(2000)]
     assert again == chosen
-    next_trial = [settled(LIVE, Others(trial=3, share=0.2), None, f"session {n}") for n in range(2000)]
+    next_trial = [
+        version_for_session(LIVE, Others(trial=3, share=0.2), None, f"session {n}") for n in range(2000)
+    ]
     both = sum(a == 5 and b.version_low == 3 for a, b in zip(chosen, next_trial, strict=True))
     assert both < 160  # another trial takes other sessions: 80 of 2000 by chance
 
 
 def test_a_pin_outranks_a_trial() -> None:
     others = Others(trial=5, share=0.999, pins={"default/s": 3})
-    assert settled(LIVE, others, "default/s", "s").version_low == 3
+    assert version_for_session(LIVE, others, "default/s", "s").version_low == 3
 
 
 def test_the_turn_of_a_settled_session_has_its_own_version_whatever_the_engine_does_meanwhile() -> None:
-    sent = settled(LIVE, Others(pins={"default/s": 3}), "default/s", "s")
+    sent = version_for_session(LIVE, Others(pins={"default/s": 3}), "default/s", "s")
     meta = reply_meta(
         "id", Ending("ok"), status=200, gone=None, first_byte_ns=1, sent_to=sent, engine_now=LIVE
     )
