@@ -1,4 +1,4 @@
-"""One ASGI app, wired in one place: the relay for what is hot, a small FastAPI app for the rest."""
+"""A worker's ASGI app: the relay for requests to engines, small FastAPI apps for everything else."""
 
 import asyncio
 import logging
@@ -8,16 +8,16 @@ from typing import Any
 from fastapi import FastAPI
 
 from gateway.relay import admin, admission, auth, ending, errors, feedback, identity, metrics
-from gateway.relay.client import Send
+from gateway.relay.client import RequestHead, Send
 from gateway.relay.connection import Headers
 from gateway.relay.endpoint import PATHS, Receive, Relay, Scope
 from gateway.relay.errors import GatewayError
 from gateway.relay.health import Health
 from gateway.relay.metrics import Metrics
 from gateway.relay.routes import Router
-from gateway.relay.side import make_side_app
+from gateway.relay.services import Services
+from gateway.relay.side import make_service_app
 from gateway.relay.suspects import Suspects
-from gateway.relay.turn import Services
 from gateway.relay.upstream import Upstreams
 from gateway.spool.writer import SpoolWriter
 from store.config_model import Config
@@ -25,11 +25,11 @@ from store.paths import StatePaths
 
 logger = logging.getLogger(__name__)
 
-_STOP_SECONDS = 10.0  # for turns still running when the server has stopped listening
+_STOP_SECONDS = 10.0  # for turns that still run when the server stops
 
 
 class GatewayApp:
-    """Keys, CORS and errors around everything; then the relay or the side app."""
+    """Checks keys, adds CORS headers, answers errors, and passes each request to the part that serves it."""
 
     def __init__(self, config: Config) -> None:
         paths = StatePaths.for_config(config)
@@ -40,20 +40,19 @@ class GatewayApp:
         self.suspects = Suspects(paths.suspects)
         router = Router(paths.routes_file, config.engine.urls, gateway.max_held)
         self.health = Health(self._spool, router, self._upstreams, Metrics(paths.metrics, self._spool))
-        key = config.engine.api_key.get_secret_value()
         services = Services(
-            router,
-            self._upstreams,
-            self._spool,
-            self.health,
-            self.suspects,
-            key,
-            (config.engine.served_name,),
-            config.privacy.store_false,
-            admission.PRIVATE if _refuses_private_fields(config, self._keys) else frozenset(),
+            router=router,
+            upstreams=self._upstreams,
+            spool=self._spool,
+            health=self.health,
+            suspects=self.suspects,
+            engine_key=config.engine.api_key.get_secret_value(),
+            models=(config.engine.served_name,),
+            store_false=config.privacy.store_false,
+            refused_fields=_refused_fields(config, self._keys),
         )
         self._relay = Relay(services, gateway.max_body_bytes, gateway.write_timeout)
-        self._side: FastAPI = make_side_app(services)
+        self._service_app: FastAPI = make_service_app(services)
         self._admin = admin.Admin(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,15 +64,15 @@ class GatewayApp:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         cors = auth.cors(headers)
-        begun = False
+        begun = False  # whether any of the response was sent
 
-        async def watched(message: MutableMapping[str, Any]) -> None:
+        async def noting(message: MutableMapping[str, Any]) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
         try:
-            await self._dispatch(scope, receive, watched, headers, cors)
+            await self._dispatch(scope, receive, noting, headers, cors)
         except GatewayError as error:
             self._count(scope, error.status)
             await _refuse(send, error, cors)
@@ -84,7 +83,7 @@ class GatewayApp:
             await _refuse(send, GatewayError("internal error"), cors)
 
     def _count(self, scope: Scope, status: int) -> None:
-        """A refusal; paths that are not relayed share a label, or anybody could make new ones."""
+        """Counts a refusal. Unknown paths share one label, so that clients cannot create labels."""
         path = identity.split_path(scope["path"])[0]
         self.health.metrics.answered(path if path in PATHS else "other", status)
 
@@ -100,20 +99,12 @@ class GatewayApp:
         path, path_session = identity.split_path(scope["path"])
         key_id = None if auth.is_open(path, scope, headers) else self._keys.check(headers)
         if path in PATHS:
-            await self._relay.serve(
-                scope,
-                receive,
-                send,
-                path=path,
-                path_session=path_session,
-                headers=headers,
-                key_id=key_id,
-                cors=cors,
-            )
+            head = RequestHead(scope["method"], path, path_session, headers, key_id)
+            await self._relay.serve(head, receive, send, cors)
         elif path == feedback.PATH:
             await feedback.serve(scope, receive, _with_headers(send, cors), self._spool, headers, key_id)
         else:
-            await self._side({**scope, "path": path}, receive, _with_headers(send, cors))
+            await self._service_app({**scope, "path": path}, receive, _with_headers(send, cors))
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -143,9 +134,10 @@ class GatewayApp:
         self.health.metrics.close()
 
 
-def _refuses_private_fields(config: Config, keys: auth.Keys) -> bool:
-    """Whoever has the machine for himself may say to its engine what he likes."""
-    return config.engine.private_fields == "refuse" and (bool(keys) or not config.gateway.on_loopback)
+def _refused_fields(config: Config, keys: auth.Keys) -> frozenset[str]:
+    """The body fields that requests may not use; none where only users of this machine can reach it."""
+    shared = bool(keys) or not config.gateway.on_loopback
+    return admission.PRIVATE if config.engine.private_fields == "refuse" and shared else frozenset()
 
 
 def _with_headers(send: Send, extra: Headers) -> Callable[[MutableMapping[str, Any]], Awaitable[None]]:

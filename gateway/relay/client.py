@@ -1,4 +1,4 @@
-"""The client's side of a turn: what goes out to it, and how one learns that it has left."""
+"""The client's side of a turn: its request as it came, and the response that goes out to it."""
 
 import asyncio
 import time
@@ -17,8 +17,19 @@ NO_BUFFERING: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering",
 
 
 @dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A client's request before its body is read."""
+
+    method: str
+    path: str  # without the session prefix
+    path_session: str | None  # the session named by the prefix
+    headers: dict[str, str]  # lower-case names
+    key_id: str | None  # the API key's id; None where no key is asked for
+
+
+@dataclass(frozen=True, slots=True)
 class Inbound:
-    """A client's request, read and not yet understood."""
+    """A client's request with its whole body, not parsed yet."""
 
     id: str  # the turn's
     path: str
@@ -26,16 +37,16 @@ class Inbound:
     headers: dict[str, str]  # lower-case names
     key_id: str | None
     body: bytes
-    at_ns: int
+    at_ns: int  # when its head came
 
 
 class Client:
-    """Sends one response. After `gone` is set nothing is sent any more."""
+    """Sends one response; nothing more once `gone` is set."""
 
     def __init__(self, inbound: Inbound, send: Send, cors: Headers, write_timeout: float) -> None:
-        self.status: int | None = None  # what went out
-        self.gone: str | None = None  # why nobody listens any more
-        self.session: Session | None = None  # told to the client, with the next
+        self.status: int | None = None  # of the response; None: its head has not been sent
+        self.gone: str | None = None  # why the client gets nothing more
+        self.session: Session | None = None  # stated in the response's headers, as is the version
         self.version: int | None = None
         self._inbound = inbound
         self._send_message = send
@@ -43,15 +54,15 @@ class Client:
         self._write_timeout = write_timeout
 
     async def begin(self, status: int, headers: Headers) -> None:
-        """Sends status and headers, once."""
+        """Sends status and headers; does nothing when they have been sent."""
         if self.status is None and self.gone is None:
             self.status = status
-            told = _own_headers(self._inbound, self.session, self.version)
-            all_headers = [*headers, *told, *self._cors]
+            own = _own_headers(self._inbound, self.session, self.version)
+            all_headers = [*headers, *own, *self._cors]
             await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
 
     async def send(self, body: bytes, *, more: bool = True) -> None:
-        """Sends bytes of the body; waits while the client does not read."""
+        """Sends bytes of the body. Sets `gone` when the client does not read for the write timeout."""
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _send(self, message: MutableMapping[str, Any]) -> None:
@@ -61,17 +72,17 @@ class Client:
         try:
             waits_for = next(steps)
         except StopIteration:
-            return  # nearly always: the socket took it, and no clock had to be set
+            return  # nearly always: the socket took it, and no timeout had to be set
         try:
             async with asyncio.timeout(self._write_timeout):
-                await _going_on(steps, waits_for)
+                await _resume(steps, waits_for)
         except TimeoutError:
             self.gone = f"the client did not read for {self._write_timeout:g} s"
 
 
 @types.coroutine
-def _going_on(steps: Generator[object, None, None], waits_for: object) -> Generator[object, None, None]:
-    """Awaits the rest of what has begun; `waits_for` is the future that it gave to wait for."""
+def _resume(steps: Generator[object, None, None], waits_for: object) -> Generator[object, None, None]:
+    """Awaits the rest of a coroutine that has yielded the future `waits_for`."""
     with ExitStack() as undo:
         undo.callback(steps.close)
         yield waits_for
@@ -80,14 +91,13 @@ def _going_on(steps: Generator[object, None, None], waits_for: object) -> Genera
 
 
 def _own_headers(inbound: Inbound, session: Session | None, version: int | None) -> Headers:
-    """What Dukou says of every turn."""
-    asked = inbound.headers.get("x-request-id", "")
+    """The headers that Dukou adds to every response."""
+    request_id = inbound.headers.get("x-request-id", "")
     elapsed = (time.time_ns() - inbound.at_ns) // 1_000_000
+    if not (request_id and request_id.isascii() and request_id.isprintable()):
+        request_id = inbound.id
     headers = [
-        (
-            b"x-request-id",
-            (asked if asked.isascii() and asked.isprintable() and asked else inbound.id).encode(),
-        ),
+        (b"x-request-id", request_id.encode()),
         (b"x-turn-id", inbound.id.encode()),
         (b"openai-processing-ms", b"%d" % elapsed),
     ]

@@ -1,4 +1,7 @@
-"""The hot path: from an ASGI request to a turn, outside any framework's routing."""
+"""The ASGI endpoint of the relay: reads a request, starts its turn, waits for the client to leave.
+
+No framework is in this path, for speed.
+"""
 
 import asyncio
 import time
@@ -6,15 +9,16 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gateway.relay import capture, identity
-from gateway.relay.client import Client, Inbound, Send
+from gateway.relay.client import Client, Inbound, RequestHead, Send
 from gateway.relay.connection import Headers
 from gateway.relay.errors import MethodNotAllowedError, TooLargeError, UnsupportedEncodingError
-from gateway.relay.turn import Services, Turn
+from gateway.relay.services import Services
+from gateway.relay.turn import Turn
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Scope = MutableMapping[str, Any]
 
-#: What an engine may be asked for through Dukou. Everything else, its control side above all, is not there.
+#: The paths of an engine that clients can reach; the others, such as those that control it, they cannot.
 PATHS = frozenset(
     {
         capture.CHAT,
@@ -43,31 +47,28 @@ class Relay:
         self._max_body_bytes = max_body_bytes
         self._write_timeout = write_timeout
 
-    async def serve(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        path: str,
-        path_session: str | None,
-        headers: dict[str, str],
-        key_id: str | None,
-        cors: Headers,
-    ) -> None:
-        """One request, until its turn is recorded and the client has its last byte.
+    async def serve(self, head: RequestHead, receive: Receive, send: Send, cors: Headers) -> None:
+        """Serves one request; returns when its turn is recorded and the client has its last byte.
 
         Raises:
             GatewayError: the request was refused before it became a turn.
         """
-        if scope["method"] != "POST":
-            raise MethodNotAllowedError(f"use POST {path}", headers=((b"allow", b"POST"),))
+        if head.method != "POST":
+            raise MethodNotAllowedError(f"use POST {head.path}", headers=((b"allow", b"POST"),))
         at_ns = time.time_ns()
         try:
-            body = await self._read_body(receive, headers)
+            body = await self._read_body(receive, head.headers)
         except ClientLeftError:
             return
-        inbound = Inbound(identity.new_turn_id(at_ns), path, path_session, headers, key_id, body, at_ns)
+        inbound = Inbound(
+            id=identity.new_turn_id(at_ns),
+            path=head.path,
+            path_session=head.path_session,
+            headers=head.headers,
+            key_id=head.key_id,
+            body=body,
+            at_ns=at_ns,
+        )
         turn = Turn(self._services, inbound, Client(inbound, send, cors, self._write_timeout))
         task = turn.start()
         try:

@@ -1,4 +1,4 @@
-"""One worker: a uvicorn server on a listening socket of its own, or of its supervisor."""
+"""One worker: a uvicorn server on its own listening socket, or on its supervisor's."""
 
 import gc
 import logging
@@ -12,14 +12,14 @@ from store.config_model import Config
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-#: Longer than the usual idle limits of clients and load balancers, so that they close first.
+#: Longer than the usual idle limits of clients and load balancers, so that those close first.
 _KEEP_ALIVE_SECONDS = 75
-#: How long streams may go on after SIGTERM.
+#: How long streams may continue after SIGTERM.
 GRACE_SECONDS = 20
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises OSError where the address is taken or not ours."""
+    """A listening socket. Raises OSError where the address is in use or not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -40,7 +40,7 @@ def address(sock: socket.socket) -> str:
 
 
 def server(config: Config) -> uvicorn.Server:
-    """The server, ready for `serve(sockets=[…])`."""
+    """The worker's server; start it with `serve(sockets=[…])`."""
     return uvicorn.Server(
         uvicorn.Config(
             GatewayApp(config),
@@ -58,7 +58,10 @@ def server(config: Config) -> uvicorn.Server:
 
 
 def run(config: Config, descriptor: int | None) -> int:
-    """Serves until SIGTERM; returns the exit status."""
+    """Serves until SIGTERM; returns the exit status.
+
+    `descriptor`: the file descriptor of the supervisor's socket; None: the configured address is listened on.
+    """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if descriptor is not None:
         sock = socket.socket(fileno=descriptor)
@@ -67,6 +70,6 @@ def run(config: Config, descriptor: int | None) -> int:
         logger.info("gateway listens on %s", address(sock))
     ready = server(config)
     gc.collect()
-    gc.freeze()  # what was imported lives as long as the worker: the collector need not look at it again
+    gc.freeze()  # what was imported lives as long as the worker: the collector need not scan it
     ready.run(sockets=[sock])
     return 0

@@ -1,4 +1,4 @@
-"""What is asked seldom: health, the list of models, and the words for what is not there."""
+"""The endpoints that are not relayed: health, metrics, the list of models; errors for unknown paths."""
 
 import time
 from typing import Any
@@ -11,16 +11,16 @@ from starlette.exceptions import HTTPException
 from gateway.relay import auth, errors
 from gateway.relay.connection import Request as UpstreamRequest
 from gateway.relay.errors import GatewayError, MethodNotAllowedError, NotFoundError, UpstreamError
-from gateway.relay.turn import Services
+from gateway.relay.services import Services
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-_MODELS_SECONDS = 10.0  # for which the engine's own description of its model is remembered
+_MODELS_CACHE_SECONDS = 10.0
 
 
-def make_side_app(services: Services) -> FastAPI:
-    """Every path that is not relayed."""
+def make_service_app(services: Services) -> FastAPI:
+    """The app for every path that is not relayed."""
     app = FastAPI(title="Dukou", docs_url=None, redoc_url=None, openapi_url=None)
-    models = _Models(services)
+    models = _ModelList(services)
 
     @app.get("/healthz")
     @app.get("/health")
@@ -53,8 +53,11 @@ def make_side_app(services: Services) -> FastAPI:
     return app
 
 
-class _Models:
-    """The models as clients see them: one name, which stays whatever version or adapter answers."""
+class _ModelList:
+    """The models as clients see them: the same names, whatever version or adapter answers.
+
+    The engine's own description of its model is asked for at most once in `_MODELS_CACHE_SECONDS`.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -63,19 +66,18 @@ class _Models:
         self._until = 0.0
 
     async def cards(self) -> list[dict[str, Any]]:
+        """One model object of OpenAI's API per name."""
         if not self._cards or time.monotonic() >= self._until:
             described = await self._described()
             base = {"object": "model", "created": self._created, "owned_by": "dukou"}
             kept = {k: v for k, v in described.items() if k in ("max_model_len", "owned_by")}
             self._cards = [base | kept | {"id": name, "root": name} for name in self._services.models]
-            self._until = time.monotonic() + _MODELS_SECONDS
+            self._until = time.monotonic() + _MODELS_CACHE_SECONDS
         return self._cards
 
     async def _described(self) -> dict[str, Any]:
-        """What the engine says of its base model; nothing where it cannot be asked."""
-        headers = [(b"accept", b"application/json")]
-        if self._services.engine_key:
-            headers.append((b"authorization", b"Bearer " + self._services.engine_key.encode()))
+        """The first engine's description of its base model; empty where no engine gives one."""
+        headers = [(b"accept", b"application/json"), *self._services.engine_auth]
         for engine in self._services.router.routes().engines:
             try:
                 pool = self._services.upstreams.pool(engine.url)
@@ -93,12 +95,12 @@ async def _not_found(request: Request, error: Exception) -> Response:
 
 
 async def _framework_error(request: Request, error: Exception) -> Response:
-    """The framework's own refusals, in OpenAI's envelope."""
+    """An error of the framework in OpenAI's form."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    told: GatewayError = NotFoundError("there is no such endpoint here")
+    shown: GatewayError = NotFoundError("there is no such endpoint here")
     if status == 405:
-        told = MethodNotAllowedError("this endpoint does not know that method")
+        shown = MethodNotAllowedError("this endpoint does not know that method")
     elif status != 404:
-        told = GatewayError("the request was refused", status=status, type=errors.type_of(status))
+        shown = GatewayError("the request was refused", status=status, type=errors.type_of(status))
     headers = error.headers if isinstance(error, HTTPException) else None
-    return Response(errors.body_of(told), told.status, headers, "application/json")
+    return Response(errors.body_of(shown), shown.status, headers, "application/json")

@@ -8,7 +8,6 @@ last byte.
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -25,33 +24,15 @@ from gateway.relay.errors import (
     UpstreamConnectError,
     UpstreamError,
 )
-from gateway.relay.health import Health
 from gateway.relay.metrics import Stopwatch
 from gateway.relay.passing import Answer
-from gateway.relay.routes import Engine, Router
-from gateway.relay.suspects import Suspects
-from gateway.relay.upstream import Reply, Upstreams
-from gateway.spool.writer import SpoolWriter
-from store.config_serving import StoreFalse
+from gateway.relay.routes import Engine
+from gateway.relay.services import Services
+from gateway.relay.upstream import Reply
 
 logger = logging.getLogger(__name__)
 
 _ABORT_SECONDS = 0.9  # how long an engine may take to say what it had made for a client who has left
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What a worker's turns share."""
-
-    router: Router
-    upstreams: Upstreams
-    spool: SpoolWriter
-    health: Health
-    suspects: Suspects
-    engine_key: str  # "" where the engine asks for none
-    models: tuple[str, ...]  # the names that clients may ask for
-    store_false: StoreFalse
-    refused_fields: frozenset[str]  # of a body: those that only the engine's own parts may use
 
 
 class Turn:
