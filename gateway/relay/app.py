@@ -66,13 +66,13 @@ class GatewayApp:
         cors = auth.cors(headers)
         begun = False  # whether any of the response was sent
 
-        async def noting(message: MutableMapping[str, Any]) -> None:
+        async def send_and_note(message: MutableMapping[str, Any]) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
         try:
-            await self._dispatch(scope, receive, noting, headers, cors)
+            await self._dispatch(scope, receive, send_and_note, headers, cors)
         except GatewayError as error:
             self._count(scope, error.status)
             await _refuse(send, error, cors)

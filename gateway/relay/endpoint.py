@@ -70,13 +70,12 @@ class Relay:
             at_ns=at_ns,
         )
         turn = Turn(self._services, inbound, Client(inbound, send, cors, self._write_timeout))
-        task = turn.start()
         try:
             # A server says disconnect when the client has left, and also when the response is complete.
             while (await receive())["type"] != "http.disconnect":
                 pass
             turn.client_gone()
-            await asyncio.shield(task)
+            await asyncio.shield(turn.task)
         except asyncio.CancelledError:
             turn.client_gone()
             raise

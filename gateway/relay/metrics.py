@@ -8,7 +8,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,15 @@ class Stopwatch:
         if self._since is not None:
             self.seconds += time.perf_counter() - self._since
             self._since = None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stands still while the block runs: its time is the engine's."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.run()
 
 
 class Metrics:

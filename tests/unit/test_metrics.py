@@ -1,5 +1,6 @@
 """The metrics: what a scrape of any worker shows of all of them, and of the drainer."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -123,6 +124,18 @@ def test_a_stopwatch_counts_only_while_it_runs(monkeypatch: pytest.MonkeyPatch) 
     watch.pause()
     watch.run()
     watch.run()
+    watch.pause()
+    assert watch.seconds == 2.5
+
+
+def test_a_stopwatch_stands_still_in_a_paused_block_and_runs_after_it_even_when_the_block_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([1.0, 3.0, 10.0, 10.5])
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    watch = Stopwatch()
+    with contextlib.suppress(ValueError), watch.paused():
+        raise ValueError
     watch.pause()
     assert watch.seconds == 2.5
 
