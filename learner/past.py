@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from learner.score import calibration
 from learner.score.history import History
-from learner.score.judge import choose_judge
+from learner.score.scorer import choose_judge
 from learner.stop import Stop
 from learner.trouble import NO_POSTGRES, first_line
 from store import database, windows

@@ -1,4 +1,5 @@
-"""A turn's messages, tools, ids and body in full, as expressions over `turns` or an alias of it.
+"""A turn's messages, tools, ids and body in full, as expressions over `turns` or an alias of it; and the
+class of task that messages and tools make.
 
 The columns themselves hold only what a turn adds to its base (`store/bases.py`).
 """
@@ -37,3 +38,11 @@ def trained_count(of: FromClause) -> ColumnElement[int]:
 def request_body(of: FromClause) -> ColumnElement[bytes | None]:
     """Exactly the client's bytes; NULL where they are forgotten."""
     return func.turn_request_body(of.c.id, type_=LargeBinary)
+
+
+def task_class(messages: object, tools: object) -> str:
+    """The task class of a prompt: `tool_result` | `tools` | `chat`. It never looks at the answer. Pure."""
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if isinstance(last, dict) and last.get("role") == "tool":
+        return "tool_result"
+    return "tools" if tools else "chat"

@@ -57,14 +57,6 @@ def session_key(tenant: str, session_id: str) -> str:
     return hashlib.sha256(f"{tenant}\0{session_id}".encode()).hexdigest()[:16]
 
 
-def task_class(messages: object, tools: object) -> str:
-    """The task class of a prompt: `tool_result` | `tools` | `chat`. It never looks at the answer."""
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    if isinstance(last, dict) and last.get("role") == "tool":
-        return "tool_result"
-    return "tools" if tools else "chat"
-
-
 def centre(
     batch: Sequence[Observation], state: Mapping[str, Any] | None, *, half_life: float, deviation_floor: float
 ) -> Centred:

@@ -8,17 +8,17 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
+from learner.base_model import vocabulary
 from learner.batch import freeze
 from learner.batch.admit import Room
-from learner.batch.baseline import task_class
 from learner.batch.compose import assemble
 from learner.batch.rules import Candidate, Limits
-from learner.train.base import vocabulary
 from store import batches, candidates, policies, versions
 from store.batches import Backlog, NewSample
 from store.config_learning import Batch
 from store.config_model import Config
 from store.policies import Policy
+from store.whole import task_class
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ class Candidate:
     user: str  # the request's `user`, else the key's digest, else ""
     session_id: str
     prompt_hash: bytes | None  # equal for regenerations of one prompt
-    task: str  # learner.batch.baseline.task_class
+    task: str  # store.whole.task_class
     version_min: int | None
     version_max: int | None
     tokens: int  # prompt plus answer

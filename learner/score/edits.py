@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from learner.score.next_state import Message, text_of, well_formed
-from learner.score.parse import without_thinking
-from learner.score.words import words
+from learner.text import Message, text_of, well_formed, without_thinking, words
 from store.visible import typed, visible
 
 LEAST_SHARED = 0.5  # of the words of both (Dice); less: another text stands in the answer's place

@@ -5,21 +5,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from learner.score.access import of_judge
-from learner.score.channel import Channel, Exchange
-from learner.score.gate import Clock
+from learner.llm.access import of_judge
+from learner.llm.channel import Channel, Exchange
+from learner.llm.gate import Clock
 from learner.score.judge import Ballot
 from learner.score.next_state import Case
-from learner.score.parse import UNPARSABLE, parse, without_thinking
+from learner.score.parse import UNPARSABLE, parse
 from learner.score.render import CASE_CHARACTERS, fence, render
 from learner.score.rubric import Rubrics
+from learner.text import without_thinking
 from store import config_learning
 from store.spending import Caps
 from store.votes import OK, Vote
 
 EMPTY = "empty"
 TRUNCATED = "truncated"
-CONTEXT_OVERFLOW = "context_overflow"  # as learner/score/faults.py has it, which is imported late
+CONTEXT_OVERFLOW = "context_overflow"  # as learner/llm/faults.py has it, which is imported late
 SHRINK = 3  # a case that was too long for the judge is shown at this part of its length
 CALLS_OF_A_VOTE = 4  # the question, one more with other bounds, and parameters that the model refuses
 RAW_CHARACTERS = 8_000

@@ -1,14 +1,14 @@
 """The next state: what followed a turn. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from typing import Any
 
-from learner.batch.baseline import task_class
+from learner.text import Message, text_of, well_formed
 from store.scores import Judged
+from store.whole import task_class
 
-Message = dict[str, Any]
 TOOL_ROLES = frozenset({"tool", "function"})
 
 
@@ -54,31 +54,6 @@ def next_state(messages: Sequence[Any], parent_messages: int | None) -> tuple[Me
     new = well_formed(messages[parent_messages:])
     after_answer = dropwhile(_by_assistant, new)
     return tuple(takewhile(lambda message: not _by_assistant(message), after_answer))
-
-
-def well_formed(messages: Iterable[Any]) -> tuple[Message, ...]:
-    """The entries that are messages at all; clients send what they like."""
-    return tuple(m for m in messages if isinstance(m, dict) and isinstance(m.get("role"), str))
-
-
-def text_of(message: Message) -> str:
-    """The readable text of a message; other parts are named in brackets, never dropped silently."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    return "\n".join(_text_of_part(part) for part in content)
-
-
-def _text_of_part(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    if isinstance(part, dict):
-        if isinstance(part.get("text"), str):
-            return str(part["text"])
-        return f"[{part.get('type', 'part')} omitted]"
-    return "[part omitted]"
 
 
 def _by_assistant(message: Message) -> bool:

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from learner.text import without_thinking
 from store.votes import ABSTAINED, OK
 
 UNPARSABLE = "unparsable"
 
-_THINKING = re.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", re.S | re.I)
-_THINKING_END = re.compile(r"\A.*</(think|thinking|reasoning)>", re.S | re.I)
 _QUOTED = re.compile(
     r"^[ \t]*>.*$"  # a quoted line
     r"|“[^”]*”|‘[^’]*’|「[^」]*」|『[^』]*』|«[^»]*»|(?<!`)`[^`\n]+`(?!`)",
@@ -75,11 +74,6 @@ def parse(text: str) -> Parsed:
     if whole is not None:
         return _from_object(whole)
     return _declared(_QUOTED.sub(_ELSEWHERE, said))
-
-
-def without_thinking(text: str) -> str:
-    """The text without thought blocks, also one that never ends or whose beginning is missing."""
-    return _THINKING_END.sub("", _THINKING.sub(" ", text))
 
 
 def _declared(text: str) -> Parsed:

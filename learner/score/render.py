@@ -9,7 +9,8 @@ of what a chat template or a verdict is written with, and what nobody sees.
 import json
 import re
 
-from learner.score.next_state import Case, Message, text_of
+from learner.score.next_state import Case
+from learner.text import Message, text_of
 
 CASE_CHARACTERS = 28_000
 #: Parts of a case's characters, in sevenths: the sections, and the text or the calls of a message.

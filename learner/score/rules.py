@@ -15,9 +15,10 @@ import unicodedata
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from learner.score.next_state import TOOL_ROLES, Case, text_of
+from learner.score.next_state import TOOL_ROLES, Case
 from learner.score.phrases import CHANGE, CLAUSE, CONTRAST, CORRECTION, PRAISE, REFUSAL
 from learner.score.tool_results import is_error
+from learner.text import text_of
 
 RULES = "rules@1"
 OPENING_CLAUSES = 8  # what a user thinks of an answer comes first; pasted material comes later

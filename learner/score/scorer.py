@@ -13,15 +13,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, Engine
 
 from learner.batch.rules import unwanted
+from learner.llm.access import misconfigured, of_judge
 from learner.score.evidence import Evidence
-from learner.score.judge import Judge, choose_judge
+from learner.score.judge import Judge, RulesJudge
+from learner.score.judge_llm import LLMJudge
 from learner.score.next_state import Case
 from learner.score.parallel import in_parallel
 from learner.score.polling import Polling
+from learner.score.rules import RULES
 from learner.score.suspicion import suspects_injection
 from learner.score.tally import ScoreReport, Tally
 from learner.score.vote import blames_turn, decide
@@ -41,6 +45,7 @@ MAX_ATTEMPTS = 5  # tries that end without a quorum although the judge answers
 RETRY_SECONDS = (15.0, 3_600.0)  # first and longest wait until the next try; it doubles
 LEASE_MARGIN_SECONDS = 30.0
 ROUND_SECONDS = 60.0  # after which a run ends, so that feedback and status have their turn
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 AHEAD = 1.5  # turns begun for each that the judge has room for: the last vote of one leaves no room empty
 
 
@@ -159,3 +164,40 @@ def retry_seconds(attempts: int) -> float:
     """Seconds until a turn is judged again after `attempts` earlier tries."""
     first, longest = RETRY_SECONDS
     return min(longest, first * 2.0**attempts)
+
+
+def choose_judge(config: Config) -> tuple[Judge, str]:
+    """The judge that the configuration asks for, and the sentence that says which one and why."""
+    judge = config.judge
+    unusable = misconfigured(of_judge(judge))
+    if judge.kind == "rules":
+        return RulesJudge(), f"judge: {RULES} (judge.kind = rules), offline, no key needed"
+    if judge.kind == "auto" and unusable:
+        return RulesJudge(), f"judge: {RULES}, offline, because {unusable}"
+    own = is_own_endpoint(config)
+    chosen = LLMJudge(judge, clock=lambda: datetime.now(UTC), as_side=own)
+    sentence = f"judge: {chosen.name} at {judge.api_base}, {judge.votes} votes, quorum {chosen.quorum}"
+    if unusable:
+        sentence += f"; PAUSED: {unusable}"
+    if own:
+        sentence += (
+            "; WARNING: judge.api_base is the policy's own endpoint: it judges itself and takes the users' "
+            "engine. Its calls are sent as side turns, which are not trained"
+        )
+    return chosen, sentence
+
+
+def is_own_endpoint(config: Config) -> bool:
+    """Whether the judge's api_base is this gateway or one of its engines (by host and port)."""
+    own = {_place(url) for url in config.engine.urls}
+    own.add(_place(f"http://{config.gateway.host}:{config.gateway.port}"))
+    return _place(config.judge.api_base) in own
+
+
+def _place(url: str) -> tuple[str | None, int | None]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return None, None
+    return ("localhost" if host in _THIS_MACHINE else host), port

@@ -9,8 +9,9 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from learner.score.next_state import Case, text_of
+from learner.score.next_state import Case
 from learner.score.render import call_texts
+from learner.text import text_of
 
 _INVISIBLE = re.compile(
     "[\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"

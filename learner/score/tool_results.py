@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from learner.score.next_state import Message, text_of
+from learner.text import Message, text_of
 
 HEAD_LINES, TAIL_LINES = 3, 6  # where tools report errors; between them lies content that may speak of any
 

@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from learner.teach.choose import hints_of
 from store.calls import of_channel
 from store.scores import Score
 from store.votes import ABSTAINED, OK, Vote
-
-SHORTEST_HINT = 11  # characters; a shorter one says nothing
 
 
 def decide(votes: Sequence[Vote], quorum: int, *, unanimous: bool = False) -> Score:
@@ -29,17 +28,7 @@ def decide(votes: Sequence[Vote], quorum: int, *, unanimous: bool = False) -> Sc
     ranking = Counter(values).most_common()
     tied = len(ranking) > 1 and ranking[0][1] == ranking[1][1]
     value, reason = (0, "tie") if tied else (ranking[0][0], "majority")
-    return Score(float(value), reason, max(hints(votes, quorum), key=len, default=None))
-
-
-def hints(votes: Sequence[Vote], quorum: int) -> tuple[str, ...]:
-    """What the votes say the answer should have been told: each text once, in the order of the votes.
-
-    None where fewer than `quorum` votes have something to say: one judge's idea is not yet hindsight.
-    """
-    said = [vote.hint.strip() for vote in votes if vote.status == OK and vote.hint]
-    usable = [hint for hint in said if len(hint) >= SHORTEST_HINT]
-    return tuple(dict.fromkeys(usable)) if len(usable) >= quorum else ()
+    return Score(float(value), reason, max(hints_of(votes, quorum), key=len, default=None))
 
 
 def blames_turn(vote: Vote) -> bool:

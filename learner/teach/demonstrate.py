@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from learner.score.access import misconfigured, of_teacher
-from learner.score.channel import Channel
-from learner.score.next_state import text_of, well_formed
-from learner.score.parse import without_thinking
+from learner.llm.access import misconfigured, of_teacher
+from learner.llm.channel import Channel
 from learner.teach.prompt import with_hint
+from learner.text import text_of, well_formed, without_thinking
 from store import config_learning
 from store.calls import Call
 

@@ -4,7 +4,7 @@ A teacher that reads the old answer in its hint would raise the probability of t
 opposite of what the hint is for.
 """
 
-from learner.score.words import words
+from learner.text import words
 
 LONGEST_QUOTE = 8  # words in a row that a hint may share with the answer; a Chinese character is a word
 

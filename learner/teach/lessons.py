@@ -13,9 +13,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
-from learner.score.vote import hints as hints_of
 from learner.teach.align import AlignmentError
-from learner.teach.choose import by_effect
+from learner.teach.choose import by_effect, hints_of
 from learner.teach.demonstrate import Demonstrator
 from learner.teach.engine import TeacherEngine, TeacherEngineError
 from learner.teach.leak import quotes

@@ -8,12 +8,11 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from learner.score.channel import quiet_litellm
-from learner.score.judge import choose_judge
+from learner.llm.channel import quiet_litellm
 from learner.score.judge_llm import LLMJudge
 from learner.score.next_state import Case
 from learner.score.parallel import in_parallel
-from learner.score.scorer import Scorer
+from learner.score.scorer import Scorer, choose_judge
 from store import config_model
 from store.config_model import Config
 from store.stages import Stage

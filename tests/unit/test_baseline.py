@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from learner.batch.baseline import Observation, centre, session_key, task_class
+from learner.batch.baseline import Observation, centre, session_key
+from store.whole import task_class
 
 SETTINGS = {"half_life": 3.0, "deviation_floor": 0.2}
 

@@ -3,9 +3,10 @@ import sys
 
 import pytest
 
-from learner.score.access import misconfigured, of_judge
-from learner.score.judge import RulesJudge, choose_judge, is_own_endpoint
+from learner.llm.access import misconfigured, of_judge
+from learner.score.judge import RulesJudge
 from learner.score.judge_llm import LLMJudge
+from learner.score.scorer import choose_judge, is_own_endpoint
 from store.config_model import Config
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from learner.score.next_state import Case, next_state, text_of, well_formed
+from learner.score.next_state import Case, next_state
+from learner.text import text_of, well_formed
 
 
 def said(role, content=None):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.score.refused import SPENT, is_spent, wait
+from learner.llm.refused import SPENT, is_spent, wait
 from tests.unit.test_gate import NOON
 
 GEMINI = {

@@ -8,7 +8,7 @@ import httpx
 import openai
 from litellm import exceptions
 
-from learner.score.refused import is_spent, wait
+from learner.llm.refused import is_spent, wait
 
 CONTEXT_OVERFLOW = "context_overflow"
 

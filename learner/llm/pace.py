@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from learner.score.gate import Clock
+from learner.llm.gate import Clock
 
 WINDOW = timedelta(seconds=60)
 

@@ -5,7 +5,10 @@ from pathlib import Path
 
 
 def vocabulary(base: Path) -> int:
-    """How many ids the model knows. Raises FileNotFoundError, KeyError where config.json does not say."""
+    """The number of token ids that the model knows.
+
+    Raises FileNotFoundError, KeyError where config.json does not say.
+    """
     config = json.loads((base / "config.json").read_text())
     holder = config if "vocab_size" in config else config["text_config"]
     return int(holder["vocab_size"])

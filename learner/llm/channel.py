@@ -10,9 +10,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from learner.score.access import Access, misconfigured, refusal
-from learner.score.gate import Clock, Gate
-from learner.score.pace import Pace
+from learner.llm.access import Access, misconfigured, refusal
+from learner.llm.gate import Clock, Gate
+from learner.llm.pace import Pace
 from store.calls import Call
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Channel:
 
     def _ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> Exchange:
         quiet_litellm()  # before anything else imports LiteLLM
-        from learner.score.faults import CALL_ERRORS, fault
+        from learner.llm.faults import CALL_ERRORS, fault
 
         calls: list[Call] = []
         while True:
