@@ -8,7 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from learner.batch.rules import Candidate, Limits, staleness, why_dropped
+from learner.batch.rules import Limits, staleness, why_dropped
+from store.candidates import Candidate
 from store.config_learning import Batch
 
 #: What a share can be of, each with its owner: a user's or a session's name means nothing in another tenant.

@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine
@@ -12,13 +11,13 @@ from learner.base_model import vocabulary
 from learner.batch import freeze
 from learner.batch.admit import Room
 from learner.batch.compose import assemble
-from learner.batch.rules import Candidate, Limits
+from learner.batch.rules import Limits
 from store import batches, candidates, policies, versions
 from store.batches import Backlog, NewSample
+from store.candidates import Selection
 from store.config_learning import Batch
 from store.config_model import Config
 from store.policies import Policy
-from store.whole import task_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,46 +150,19 @@ def _fill(connection: Connection, policy_id: int, room: Room) -> None:
 
 def _offer(connection: Connection, policy_id: int, room: Room, *, late: bool) -> None:
     """Offers scored turns, locked, until there are no more or the room is full; drops those it refuses."""
-    fresh = [v for v, depth in room.limits.depth.items() if depth <= room.limits.max_staleness]
     seen: set[UUID] = set()
     while not room.full:
-        rows = candidates.take_scored(
-            connection,
-            policy_id,
-            room.settings.rollout_batch_size,
-            fresh=fresh,
+        selection = Selection(
+            fresh=[v for v, depth in room.limits.depth.items() if depth <= room.limits.max_staleness],
             late=late,
-            besides=seen,
-            tenants=[name for (name,) in room.saturated("tenant")],
-            users=room.saturated("user"),
-            sessions=room.saturated("session"),
+            without_turns=seen,
+            without_tenants=[name for (name,) in room.saturated("tenant")],
+            without_users=room.saturated("user"),
+            without_sessions=room.saturated("session"),
         )
-        if not rows:
+        found = candidates.take_scored(connection, policy_id, room.settings.rollout_batch_size, selection)
+        if not found:
             return
-        verdicts = {row.turn_id: room.offer(_candidate(row)) for row in rows}
+        verdicts = {turn.turn_id: room.offer(turn) for turn in found}
         batches.drop(connection, {turn: v.reason for turn, v in verdicts.items() if v.reason is not None})
         seen |= set(verdicts)
-
-
-def _candidate(row: Any) -> Candidate:
-    return Candidate(
-        turn_id=row.turn_id,
-        tenant=row.tenant,
-        user=row.person,
-        session_id=row.session_id,
-        prompt_hash=row.prompt_hash,
-        task=task_class(row.messages, row.tools),
-        version_min=row.policy_version_min,
-        version_max=row.policy_version_max,
-        tokens=row.prompt_tokens + row.answer_tokens,
-        answer_tokens=row.answer_tokens,
-        lowest_id=row.lowest_id,
-        highest_id=row.highest_id,
-        reward=row.reward,
-        cut_short=row.finish_reason == "length",
-        session_trained=row.session_trained,
-        sampling_class=row.sampling_class,
-        temperature=row.temperature,
-        hint_id=row.hint_id,
-        hint_tokens=row.hint_tokens,
-    )

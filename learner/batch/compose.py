@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from learner.batch import advantage
 from learner.batch.baseline import Observation, centre, session_key
-from learner.batch.rules import Candidate, Limits, staleness, usable_hint
+from learner.batch.rules import Limits, staleness, usable_hint
+from store.candidates import Candidate
 from store.config_learning import Advantage
 
 

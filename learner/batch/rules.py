@@ -1,33 +1,9 @@
-"""Which scored turns can be trained at all: one rule a reason, as data. Pure."""
+"""Which scored turns can be trained at all: one rule per reason, as data. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from uuid import UUID
 
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A scored turn that asks to be in a batch."""
-
-    turn_id: UUID
-    tenant: str
-    user: str  # the request's `user`, else the key's digest, else ""
-    session_id: str
-    prompt_hash: bytes | None  # equal for regenerations of one prompt
-    task: str  # store.whole.task_class
-    version_min: int | None
-    version_max: int | None
-    tokens: int  # prompt plus answer
-    answer_tokens: int
-    lowest_id: int | None
-    highest_id: int | None
-    reward: float | None  # latest score that is not NULL
-    cut_short: bool  # the answer ended at its token limit
-    session_trained: bool  # a turn of its session is in an earlier batch
-    sampling_class: str | None = "free"  # how it was sampled; None: not known
-    temperature: float | None = 1.0  # what it was sampled at; None: not known
-    hint_id: int | None = None  # newest hint
-    hint_tokens: int = 0  # of the prompt with the hint in it
+from store.candidates import Candidate
 
 
 @dataclass(frozen=True, slots=True)

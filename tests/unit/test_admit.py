@@ -7,11 +7,16 @@ from dataclasses import replace
 import pytest
 
 from learner.batch.admit import HELD, TAKEN, Room
-from learner.batch.rules import Candidate, Limits
+from learner.batch.rules import Limits
+from store.candidates import Candidate
 from store.config_learning import Batch
 
 LIMITS = Limits(depth={n: 9 - n for n in range(10)}, max_staleness=2, max_tokens=100, vocabulary=512)
-TURN = Candidate(uuid.UUID(int=1), "t", "u", "s", b"p", "chat", 9, 9, 20, 5, 0, 511, 1.0, False, False)
+TURN = Candidate(
+    turn_id=uuid.UUID(int=1), tenant="t", user="u", session_id="s", prompt_hash=b"p", task="chat",
+    version_min=9, version_max=9, tokens=20, answer_tokens=5, lowest_id=0, highest_id=511, reward=1.0,
+    cut_short=False, session_trained=False,
+)  # fmt: skip
 
 
 def room(**settings):

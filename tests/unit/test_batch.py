@@ -4,12 +4,17 @@ from dataclasses import replace
 import pytest
 
 from learner.batch.compose import assemble
-from learner.batch.rules import RULES, Candidate, Limits, staleness, why_dropped
+from learner.batch.rules import RULES, Limits, staleness, why_dropped
+from store.candidates import Candidate
 from store.config_learning import Advantage
 from store.stages import REASONS
 
 LIMITS = Limits(depth={7: 0, 6: 1, 4: 2, 2: 3, 0: 4}, max_staleness=3, max_tokens=100, vocabulary=512)
-GOOD = Candidate(uuid.UUID(int=1), "t", "u", "s", b"p", "chat", 7, 7, 20, 5, 0, 511, 1.0, False, False)
+GOOD = Candidate(
+    turn_id=uuid.UUID(int=1), tenant="t", user="u", session_id="s", prompt_hash=b"p", task="chat",
+    version_min=7, version_max=7, tokens=20, answer_tokens=5, lowest_id=0, highest_id=511, reward=1.0,
+    cut_short=False, session_trained=False,
+)  # fmt: skip
 
 
 def made(candidates, settings=None, *, hints=False):
