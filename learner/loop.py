@@ -19,7 +19,7 @@ from learner.stop import Abandoned, Clock, Stop
 from learner.trouble import backoff, diagnose
 
 if TYPE_CHECKING:
-    from learner.batch.collect import Waiting as Short
+    from learner.batch.collect import NoBatch
     from learner.parts import Parts
 
 log = logging.getLogger("dukou.learner")
@@ -126,14 +126,14 @@ class Loop:
         self.tell(self.say.waiting_for(what, because, self.clock.now()))
         return self.parts.poll_interval
 
-    def wait_for_samples(self, short: "Short") -> float:
+    def wait_for_samples(self, missing: "NoBatch") -> float:
         self.board.note(trouble=None)
         answer = explain(from_inside(self.parts.facts(), self.board.beat()))
         self.board.show("waiting for samples", waits_for=answer.sentence())
         waiting = Waiting(
-            short.needed,
-            short.current,
-            short.oldest_seconds,
+            missing.needed,
+            missing.current,
+            missing.oldest_seconds,
             answer.kind,
             f"{answer.because}; {answer.change}",
         )

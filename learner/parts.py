@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Engine
 
-from learner.batch.collect import Closed, Waiting, close_batch
+from learner.batch.collect import ClosedBatch, NoBatch, close_batch
 from learner.status.facts import Facts
 from learner.status.read import settings_of
 from learner.train.publish import advance
@@ -59,7 +59,7 @@ class Parts(Protocol):
 
     def score(self) -> "ScoreReport": ...
 
-    def batch(self) -> int | Waiting:
+    def batch(self) -> int | NoBatch:
         """The id of the batch to train next, or what is missing."""
         ...
 
@@ -132,9 +132,9 @@ class RealParts:
             trainer.recover()
             self._trainer = trainer
 
-    def batch(self) -> int | Waiting:
+    def batch(self) -> int | NoBatch:
         outcome = close_batch(self.engine, self.config, datetime.now(UTC))
-        return outcome.batch_id if isinstance(outcome, Closed) else outcome
+        return outcome.batch_id if isinstance(outcome, ClosedBatch) else outcome
 
     def open_batch(self) -> int | None:
         found = self.facts().snapshot

@@ -4,18 +4,23 @@ Everything runs in the caller's transaction. `lock_policy` serialises those that
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, func, select, update
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+from sqlalchemy import Connection, func, select, update
 
 from store import whole
+from store.config_base import Section
+from store.config_learning import Advantage, Batch, Guard, Loss, Trainer
 from store.stages import REASONS, Stage, check_move
 from store.tables import batches, hints, policies, samples, turn_states, turns
 
-AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,62 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSettings:
+    """`batches.settings`: the settings that a batch was closed with; its step uses them, as a replay does."""
+
+    batch: Batch
+    advantage: Advantage
+    loss: Loss
+    guard: Guard
+    trainer: Trainer
+
+    def encode(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name).model_dump(mode="json") for each in fields(self)}
+
+    @classmethod
+    def decode(cls, stored: Mapping[str, Any]) -> "StepSettings":
+        """Settings that this release does not know are ignored; those that are missing have their defaults.
+
+        Raises pydantic.ValidationError for a value that this release refuses.
+        """
+        return cls(
+            batch=_section(Batch, stored.get("batch")),
+            advantage=_section(Advantage, stored.get("advantage")),
+            loss=_section(Loss, stored.get("loss")),
+            guard=_section(Guard, stored.get("guard")),
+            trainer=_section(Trainer, stored.get("trainer")),
+        )
+
+
+class SessionSum(NamedTuple):
+    """What earlier batches say of one session and task class: a sum of rewards, and its weight."""
+
+    session: str  # learner.batch.baseline.session_key; "" for sums that are nearly forgotten
+    task: str
+    weight: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineState:
+    """`batches.baseline`: the running baseline's state after a batch. Empty before the first."""
+
+    sessions: tuple[SessionSum, ...] = ()
+    residuals: tuple[float, float] = (0.0, 0.0)  # weight of all rewards, sum of their squared residuals
+
+    def encode(self) -> dict[str, Any]:
+        return {"sessions": [list(each) for each in self.sessions], "residuals": list(self.residuals)}
+
+    @classmethod
+    def decode(cls, stored: Mapping[str, Any]) -> "BaselineState":
+        weight, total = stored.get("residuals", (0.0, 0.0))
+        return cls(tuple(SessionSum(*each) for each in stored.get("sessions", ())), (weight, total))
+
+
+@dataclass(frozen=True, slots=True)
 class NewSample:
+    """A turn's numbers in its batch."""
+
     turn_id: UUID
     reward: float
     baseline: float
@@ -35,6 +95,18 @@ class NewSample:
     staleness: int
     task: str
     hint_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """A batch to write, with its samples in order."""
+
+    policy_id: int
+    live_version: int
+    closed_because: Literal["full", "timeout"]
+    settings: StepSettings
+    baseline: BaselineState
+    samples: Sequence[NewSample]
 
 
 def lock_policy(connection: Connection, policy_id: int) -> None:
@@ -59,29 +131,28 @@ def open_batch(connection: Connection, policy_id: int) -> int | None:
     return found
 
 
-def baseline(connection: Connection, policy_id: int) -> dict[str, Any] | None:
-    """The running baseline's state after the newest batch; None before the first."""
+def baseline(connection: Connection, policy_id: int) -> BaselineState:
+    """The running baseline's state after the newest batch; empty before the first."""
     query = (
         select(batches.c.baseline)
         .where(batches.c.policy_id == policy_id)
         .order_by(batches.c.id.desc())
         .limit(1)
     )
-    state: dict[str, Any] | None = connection.scalar(query)
-    return state
+    return BaselineState.decode(connection.scalar(query) or {})
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a batch ended."""
+class EndedBatch:
+    """How a batch ended, and the guard that it was held against (None: this release refuses its values)."""
 
     live_version: int
-    settings: dict[str, Any]
+    guard: Guard | None
     reason: str | None
     detail: str | None
 
 
-def newest_ended(connection: Connection, policy_id: int, count: int) -> list[Ended]:
+def newest_ended(connection: Connection, policy_id: int, count: int) -> list[EndedBatch]:
     """The newest batches that ended, newest first."""
     query = (
         select(batches.c.live_version, batches.c.settings, batches.c.reason, batches.c.detail)
@@ -89,43 +160,50 @@ def newest_ended(connection: Connection, policy_id: int, count: int) -> list[End
         .order_by(batches.c.id.desc())
         .limit(count)
     )
-    return [Ended(*row) for row in connection.execute(query)]
+    return [
+        EndedBatch(live_version, _guard(settings), reason, detail)
+        for live_version, settings, reason, detail in connection.execute(query)
+    ]
 
 
-def insert(
-    connection: Connection,
-    policy_id: int,
-    live_version: int,
-    closed_because: Literal["full", "timeout"],
-    settings: Mapping[str, Any],
-    baseline: Mapping[str, Any],
-    members: Sequence[NewSample],
-) -> int:
+def _guard(settings: Mapping[str, Any]) -> Guard | None:
+    try:
+        return _section(Guard, settings.get("guard"))
+    except ValidationError:
+        return None
+
+
+def _section(kind: type[S], stored: object) -> S:
+    known = stored if isinstance(stored, Mapping) else {}
+    return kind.model_validate({name: known[name] for name in kind.model_fields if name in known})
+
+
+def insert(connection: Connection, batch: NewBatch) -> int:
     """Writes a closed batch and its samples, in order; moves their turns to `batched`; returns its id."""
     statement = batches.insert().values(
-        policy_id=policy_id,
-        live_version=live_version,
-        closed_because=closed_because,
-        settings=dict(settings),
-        baseline=dict(baseline),
+        policy_id=batch.policy_id,
+        live_version=batch.live_version,
+        closed_because=batch.closed_because,
+        settings=batch.settings.encode(),
+        baseline=batch.baseline.encode(),
     )
     batch_id: int = connection.execute(statement.returning(batches.c.id)).scalar_one()
     rows = [
         {
-            "turn_id": member.turn_id,
+            "turn_id": sample.turn_id,
             "batch_id": batch_id,
             "position": position,
-            "reward": member.reward,
-            "baseline": member.baseline,
-            "advantage": member.advantage,
-            "staleness": member.staleness,
-            "task": member.task,
-            "hint_id": member.hint_id,
+            "reward": sample.reward,
+            "baseline": sample.baseline,
+            "advantage": sample.advantage,
+            "staleness": sample.staleness,
+            "task": sample.task,
+            "hint_id": sample.hint_id,
         }
-        for position, member in enumerate(members)
+        for position, sample in enumerate(batch.samples)
     ]
     connection.execute(samples.insert(), rows)
-    move(connection, [member.turn_id for member in members], Stage.SCORED, Stage.BATCHED)
+    move(connection, [sample.turn_id for sample in batch.samples], Stage.SCORED, Stage.BATCHED)
     return batch_id
 
 
@@ -155,18 +233,14 @@ def move(
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """A batch as a step needs it."""
-
+class StoredBatch:
     id: int
     policy_id: int
     live_version: int
-    settings: dict[str, Any]
-    baseline: dict[str, Any]
     status: Literal["closed", "trained", "skipped"]
 
 
-def get(connection: Connection, batch_id: int) -> Closed:
+def get(connection: Connection, batch_id: int) -> StoredBatch:
     """Raises LookupError where there is no such batch."""
     found = find(connection, batch_id)
     if found is None:
@@ -174,42 +248,62 @@ def get(connection: Connection, batch_id: int) -> Closed:
     return found
 
 
-def find(connection: Connection, batch_id: int) -> Closed | None:
-    query = select(
-        batches.c.id,
-        batches.c.policy_id,
-        batches.c.live_version,
-        batches.c.settings,
-        batches.c.baseline,
-        batches.c.status,
-    ).where(batches.c.id == batch_id)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else Closed(*row)
+def find(connection: Connection, batch_id: int) -> StoredBatch | None:
+    columns = batches.c.id, batches.c.policy_id, batches.c.live_version, batches.c.status
+    row = connection.execute(select(*columns).where(batches.c.id == batch_id)).one_or_none()
+    return None if row is None else StoredBatch(*row)
 
 
-def members(connection: Connection, batch_id: int) -> Sequence[AnyRow]:
-    """A batch's samples in order, with what their turns were sampled as, and the ids of the
-    prompt with the hint in it where a teacher takes part."""
+def made_with(connection: Connection, batch_id: int) -> tuple[StepSettings, BaselineState]:
+    """The settings that a batch was closed with, and the running baseline after it.
+
+    Raises sqlalchemy.exc.NoResultFound where there is no such batch, pydantic.ValidationError for settings
+    that this release refuses.
+    """
+    query = select(batches.c.settings, batches.c.baseline).where(batches.c.id == batch_id)
+    settings, baseline = connection.execute(query).one()
+    return StepSettings.decode(settings), BaselineState.decode(baseline)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """A sample of a batch and what its turn was sampled as; with P prompt ids and T answer ids."""
+
+    turn_id: UUID
+    reward: float
+    advantage: float
+    staleness: int
+    prompt_ids: npt.NDArray[np.int32]  # (P,)
+    response_ids: npt.NDArray[np.int32]  # (T,)
+    response_logprobs: npt.NDArray[np.float32] | None  # (T,); None: none were recorded
+    trained_tokens: npt.NDArray[np.int32] | None  # spans (store/spans.py); None: the whole answer
+    temperature: float
+    finish_reason: str | None
+    hint_prompt_ids: npt.NDArray[np.int32] | None  # of the prompt with the hint in it; None: no teacher
+
+
+def members(connection: Connection, batch_id: int) -> list[SampleRow]:
+    """A batch's samples, in order."""
     query = (
         select(
             samples.c.turn_id,
             samples.c.reward,
             samples.c.advantage,
             samples.c.staleness,
-            whole.prompt_ids(turns).label("prompt_ids"),
+            whole.prompt_ids(turns),
             turns.c.response_ids,
             turns.c.response_logprobs,
             turns.c.trained_tokens,
             turns.c.temperature,
             turns.c.finish_reason,
-            hints.c.prompt_ids.label("hint_prompt_ids"),
+            hints.c.prompt_ids,
         )
         .join(turns, turns.c.id == samples.c.turn_id)
         .outerjoin(hints, hints.c.id == samples.c.hint_id)
         .where(samples.c.batch_id == batch_id)
         .order_by(samples.c.position)
     )
-    return connection.execute(query).all()
+    return [SampleRow(*row) for row in connection.execute(query)]
 
 
 def conclude(

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, extract, func, select
 
 from store import set_aside
-from store.batches import Ended, newest_ended
+from store.batches import EndedBatch, newest_ended
 from store.stages import Stage
 from store.tables import (
     batches,
@@ -119,7 +119,7 @@ class Snapshot:
     beats: tuple[Beat, ...]
     open_batch: OpenBatch | None
     publish_error: str | None
-    ended: tuple[Ended, ...] = ()  # the newest batches that ended, newest first
+    ended: tuple[EndedBatch, ...] = ()  # the newest batches that ended, newest first
 
     def waiting(self, stage: Stage) -> int:
         """Turns now at a live stage."""

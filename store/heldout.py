@@ -1,12 +1,10 @@
 """Turns that are scored and that no step has trained: what a new version is tried on before it is live."""
 
-from collections.abc import Sequence
-
 from sqlalchemy import Connection, Float, Integer, and_, func, literal, null, or_, select
 
 from store import whole
 from store.arrays import Int4Array
-from store.batches import AnyRow
+from store.batches import SampleRow
 from store.scores import counting
 from store.stages import Stage
 from store.tables import samples, turn_states, turns
@@ -15,29 +13,29 @@ from store.tables import samples, turn_states, turns
 _LEFT_OUT = ("stale", "no_spread", "no_hint", "zero_score", "cut_short")
 
 
-def newest(connection: Connection, policy_id: int, count: int, max_tokens: int) -> Sequence[AnyRow]:
+def newest(connection: Connection, policy_id: int, count: int, max_tokens: int) -> list[SampleRow]:
     """Up to `count` of a policy's newest, of at most `max_tokens` of prompt and answer.
 
-    Columns: what `learner.train.sample.from_turn` needs. They have no advantage: it is 0.
+    They have no advantage: it is 0.
     """
     if count == 0:
-        return ()
+        return []
     value = counting()
     answer_tokens = func.cardinality(turns.c.response_ids)
     dropped = and_(turn_states.c.stage == Stage.DROPPED, turn_states.c.reason.in_(_LEFT_OUT))
     query = (
         select(
-            turns.c.id.label("turn_id"),
-            value.label("reward"),
-            literal(0.0, Float).label("advantage"),
-            literal(0, Integer).label("staleness"),
-            whole.prompt_ids(turns).label("prompt_ids"),
+            turns.c.id,
+            value,
+            literal(0.0, Float),
+            literal(0, Integer),
+            whole.prompt_ids(turns),
             turns.c.response_ids,
             turns.c.response_logprobs,
             turns.c.trained_tokens,
             turns.c.temperature,
             turns.c.finish_reason,
-            null().cast(Int4Array).label("hint_prompt_ids"),
+            null().cast(Int4Array),
         )
         .join(turn_states, turn_states.c.turn_id == turns.c.id)
         .where(
@@ -54,4 +52,4 @@ def newest(connection: Connection, policy_id: int, count: int, max_tokens: int) 
         .order_by(turns.c.id.desc())
         .limit(count)
     )
-    return connection.execute(query).all()
+    return [SampleRow(*row) for row in connection.execute(query)]

@@ -1,25 +1,28 @@
 """Optimizer steps: which batch made which version, and the checkpoint to go on from."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from sqlalchemy import Connection, func, select
 
 from store.tables import steps, versions
 
+#: `steps.metrics`: what a step measured, by name (docs/training.md); None where there was nothing to measure.
+Metrics: TypeAlias = dict[str, float | None]
+
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NewStep:
     batch_id: int
     policy_id: int
     number: int  # optimizer steps of this policy, from 1
     version: int
     checkpoint: str
-    metrics: dict[str, Any]
+    metrics: Metrics
     seconds: float
 
 
-def insert(connection: Connection, step: Step) -> None:
+def insert(connection: Connection, step: NewStep) -> None:
     connection.execute(
         steps.insert().values(
             batch_id=step.batch_id,
@@ -37,7 +40,7 @@ def exists(connection: Connection, batch_id: int) -> bool:
     return connection.scalar(select(func.count()).where(steps.c.batch_id == batch_id)) == 1
 
 
-def metrics(connection: Connection, policy_id: int, count: int, *, newest: bool) -> list[dict[str, Any]]:
+def metrics(connection: Connection, policy_id: int, count: int, *, newest: bool) -> list[Metrics]:
     """The metrics of a policy's first or newest steps, oldest first."""
     number = steps.c.number
     query = (
@@ -50,10 +53,10 @@ def metrics(connection: Connection, policy_id: int, count: int, *, newest: bool)
     return found[::-1] if newest else found
 
 
-def measured(connection: Connection, policy_id: int, version: int) -> dict[str, float | None]:
+def measured(connection: Connection, policy_id: int, version: int) -> Metrics:
     """The metrics of the step that made a version; empty where no step did."""
     query = select(steps.c.metrics).where(steps.c.policy_id == policy_id, steps.c.version == version)
-    found: dict[str, float | None] | None = connection.scalar(query)
+    found: Metrics | None = connection.scalar(query)
     return found or {}
 
 

@@ -4,6 +4,7 @@ Numbers only grow within a policy, whatever is rolled back, refused or deleted i
 runs in the caller's transaction; whatever moves the pointer locks the policy's row first.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -25,6 +26,36 @@ class RefusedVersionError(ValueError):
     """A refused version cannot become live."""
 
 
+class ProbeError(ValueError):
+    """A stored probe is malformed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePrompt:
+    """A fixed prompt and the trainer's log-probabilities of it."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # of ids[1:], at temperature 1, in nats
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """`versions.probe`: what the trainer computed with a version's weights; engines must compute the same."""
+
+    prompts: tuple[ProbePrompt, ...]
+
+    def encode(self) -> dict[str, Any]:
+        return {"prompts": [{"ids": list(p.ids), "logprobs": list(p.logprobs)} for p in self.prompts]}
+
+    @classmethod
+    def decode(cls, stored: Mapping[str, Any]) -> "Probe":
+        """Raises ProbeError where it is malformed."""
+        try:
+            return cls(tuple(ProbePrompt(tuple(e["ids"]), tuple(e["logprobs"])) for e in stored["prompts"]))
+        except (KeyError, TypeError) as error:
+            raise ProbeError(f"its probe is malformed: {error!r}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class NewVersion:
     policy_id: int
@@ -33,7 +64,7 @@ class NewVersion:
     batch_id: int | None
     path: str  # a model folder or an adapter folder
     form: Form
-    probe: dict[str, Any] | None  # {"prompts": [{"ids": [...], "logprobs": [...] for ids[1:]}]}
+    probe: Probe | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +75,7 @@ class Version:
     batch_id: int | None
     path: str
     form: Form
-    probe: dict[str, Any] | None
+    probe: dict[str, Any] | None  # encoded: a malformed one is the fault of this version alone
     status: Status
     reason: str | None
     created_at: datetime
@@ -75,7 +106,7 @@ def insert(connection: Connection, new: NewVersion) -> None:
             batch_id=new.batch_id,
             path=new.path,
             form=new.form,
-            probe=new.probe,
+            probe=None if new.probe is None else new.probe.encode(),
             status="written",
         )
     )

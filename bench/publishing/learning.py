@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from bench.publishing.stack import Stack
 from bench.publishing.users import Users, first_token
-from learner.batch.collect import Closed, close_batch
+from learner.batch.collect import ClosedBatch, close_batch
 from learner.train.publish import advance
 from learner.train.trainer import Trainer
 from store import scores
@@ -27,7 +27,7 @@ def batch_to_first_token(stack: Stack, trainer: Trainer, users: Users) -> float:
     stack.wait(lambda: _score(stack, size), f"{size} turns of the live version")
     began = time.monotonic()
     closed = close_batch(stack.db, stack.config, datetime.now(UTC))
-    if not isinstance(closed, Closed):
+    if not isinstance(closed, ClosedBatch):
         raise TypeError(f"no batch closed: {closed.because}")
     report = trainer.step(closed.batch_id)
     if report.version is None:

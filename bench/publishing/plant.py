@@ -1,11 +1,10 @@
 """A version to publish in a bench: a folder, and what is known of it. Nothing heavy is imported."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from learner.train import folder
+from store.versions import Probe
 
 RANK = 8
 MODULES = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj")  # no q without v: engines fuse them
@@ -16,7 +15,7 @@ class Plant:
     """A folder to publish under any number, and its probe."""
 
     path: Path
-    probe: Mapping[str, Any]
+    probe: Probe
 
     def copy_to(self, final: Path) -> None:
         """Hard links: a checkpoint appears as quickly as its marker."""

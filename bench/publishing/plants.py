@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from bench.publishing.plant import MODULES, RANK, Plant
 from learner.train import probe
 from learner.train.model import HfModel, load, vocabulary
+from store.versions import Probe
 
 _NORM = "model.norm.weight"
 
@@ -48,5 +48,5 @@ def adapter(base: Path, place: Path, seed: int) -> Plant:
     return Plant(place, _probe(model, base))
 
 
-def _probe(model: HfModel, base: Path) -> dict[str, Any]:
+def _probe(model: HfModel, base: Path) -> Probe:
     return probe.measure(model, probe.prompts(base, vocabulary(model)))

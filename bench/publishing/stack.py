@@ -108,7 +108,7 @@ class Stack:
         place = self.paths.versions(self.config.policy.name) / str(number)
         plant.copy_to(place)
         with self.db.begin() as connection:
-            new = NewVersion(self.policy, number, 0, None, str(place.resolve()), self.form, dict(plant.probe))
+            new = NewVersion(self.policy, number, 0, None, str(place.resolve()), self.form, plant.probe)
             versions.insert(connection, new)
             publishing.publish(connection, self.policy, number)
         return number

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gateway.reconcile.checkpoint import MARKER, check, is_tied
 from gateway.reconcile.control import Control, ControlError
-from gateway.reconcile.probe import Prompt, parse, vocabulary
+from gateway.reconcile.probe import parse, vocabulary
 from gateway.reconcile.sums import Agreement, compare, expected
 from gateway.reconcile.tensors import Stored, read_folder, stored
-from store.versions import Version
+from store.versions import ProbePrompt, Version
 
 _UNKNOWN_KIND = "its checksums are not those of the files: a GPU's, sliced or quantised"
 
@@ -21,7 +21,7 @@ _UNKNOWN_KIND = "its checksums are not those of the files: a GPU's, sliced or qu
 class Inspected:
     """A version that may be sent to engines. No prompts: it has no probe."""
 
-    prompts: list[Prompt]
+    prompts: list[ProbePrompt]
     tensors: Mapping[str, Stored]
     tied: bool
 

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.reconcile.tensors import Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # of ids[1:], at T = 1, in nats
+from store.versions import Probe, ProbeError, ProbePrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +25,16 @@ class BadProbeError(ValueError):
     """A version's probe cannot be sent to an engine."""
 
 
-def parse(probe: Mapping[str, Any], vocabulary: int | None) -> list[Prompt]:
+def parse(probe: Mapping[str, Any], vocabulary: int | None) -> list[ProbePrompt]:
     """The prompts of `versions.probe`. `vocabulary`: how many ids there are, where that is known.
 
     Raises:
         BadProbeError: it is malformed, or has an id outside the vocabulary, which would kill the engine.
     """
     try:
-        prompts = [Prompt(tuple(entry["ids"]), tuple(entry["logprobs"])) for entry in probe["prompts"]]
-    except (KeyError, TypeError) as error:
-        raise BadProbeError(f"its probe is malformed: {error!r}") from error
+        prompts = list(Probe.decode(probe).prompts)
+    except ProbeError as error:
+        raise BadProbeError(str(error)) from error
     for prompt in prompts:
         if len(prompt.ids) < 2 or len(prompt.logprobs) != len(prompt.ids) - 1:
             raise BadProbeError(f"its probe has {len(prompt.logprobs)} values for {len(prompt.ids)} ids")
@@ -57,7 +52,7 @@ def vocabulary(tensors: Mapping[str, Tensor]) -> int | None:
     return next(rows, None)
 
 
-def compare(prompts: Sequence[Prompt], measured: Sequence[Sequence[float | None]]) -> Difference:
+def compare(prompts: Sequence[ProbePrompt], measured: Sequence[Sequence[float | None]]) -> Difference:
     """`measured`: the engine's log-probabilities of each prompt's ids[1:]. A value that is missing or no
     number makes the difference infinite: an engine that answers NaN serves nobody."""
     gaps = [

@@ -3,26 +3,27 @@
 A sample's baseline is a mean shrunken in two steps (nothing known → all traffic → its task class) over past
 batches, fading by half every `half_life` batches, and over the batch itself. The turn's own session takes no
 part in either: later rewards of a session follow from its earlier answers, and a baseline that depends on
-the answer biases the gradient. The deviation that divides is a running one with a floor, one number a batch,
-never the deviation of one batch, which can be 0.
+the answer biases the gradient. The deviation that divides is a running one with a floor, one number per
+batch, never the deviation of one batch, which can be 0.
 
-The state is plain JSON: sums that fade.
+The state (store.batches.BaselineState) is sums that fade.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from store.batches import BaselineState, SessionSum
 
 #: Pseudo-observations: of reward 0 behind the global mean, and of the global mean behind a class's.
 GLOBAL_PRIOR = 2.0
 CLASS_PRIOR = 4.0
 #: Pseudo-observations of a residual of 1 (the largest plausible) behind the running deviation.
 DEVIATION_PRIOR = 2.0
-#: A session whose remaining weight is below this is folded into the sums of nobody.
-FORGOTTEN = 1e-3
-
-NOBODY = ""
+#: A session whose remaining weight is below this is no longer told from others.
+LEAST_WEIGHT = 1e-3
+#: The name under which the rest of such sessions is added up.
+NO_SESSION = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Centred:
     baselines: list[float]
     advantages: list[float]
     deviation: float
-    state: dict[str, Any]
+    state: BaselineState  # after the batch
 
 
 @dataclass(slots=True)
@@ -58,18 +59,18 @@ def session_key(tenant: str, session_id: str) -> str:
 
 
 def centre(
-    batch: Sequence[Observation], state: Mapping[str, Any] | None, *, half_life: float, deviation_floor: float
+    batch: Sequence[Observation], state: BaselineState, *, half_life: float, deviation_floor: float
 ) -> Centred:
     """Baselines and advantages of a batch, shape (N,) each, and the state for the next one.
 
-    `state` is what the batch before returned; None at the very start.
+    `state` is what the batch before returned; empty at the very start.
     """
     sums = _faded(state, 0.5 ** (1 / half_life))
     for sample in batch:
         sums.setdefault((sample.session, sample.task), _Sum()).add(1.0, sample.reward)
     baselines = [_expected(sums, sample.session, sample.task) for sample in batch]
     residuals = [sample.reward - baseline for sample, baseline in zip(batch, baselines, strict=True)]
-    squares = _Sum(*(state["residuals"] if state else (0.0, 0.0)))
+    squares = _Sum(*state.residuals)
     fade = 0.5 ** (1 / half_life)
     squares = _Sum(squares.weight * fade + len(batch), squares.total * fade + sum(r * r for r in residuals))
     variance = (DEVIATION_PRIOR + squares.total) / (DEVIATION_PRIOR + squares.weight)
@@ -78,21 +79,21 @@ def centre(
         baselines=baselines,
         advantages=[residual / deviation for residual in residuals],
         deviation=deviation,
-        state={
-            "sessions": [[session, task, s.weight, s.total] for (session, task), s in sorted(sums.items())],
-            "residuals": [squares.weight, squares.total],
-        },
+        state=BaselineState(
+            tuple(SessionSum(*owner, each.weight, each.total) for owner, each in sorted(sums.items())),
+            (squares.weight, squares.total),
+        ),
     )
 
 
-def _faded(state: Mapping[str, Any] | None, factor: float) -> dict[tuple[str, str], _Sum]:
-    """The stored sums, one batch older. What is left of nearly forgotten sessions belongs to nobody."""
+def _faded(state: BaselineState, factor: float) -> dict[tuple[str, str], _Sum]:
+    """The stored sums, one batch older; the rest of nearly forgotten sessions under NO_SESSION."""
     sums: dict[tuple[str, str], _Sum] = {}
-    for session, task, weight, total in state["sessions"] if state else ():
+    for session, task, weight, total in state.sessions:
         left = weight * factor
-        owner = session if left >= FORGOTTEN else NOBODY
+        owner = session if left >= LEAST_WEIGHT else NO_SESSION
         sums.setdefault((owner, task), _Sum()).add(left, total * factor)
-    return {key: s for key, s in sums.items() if s.weight >= FORGOTTEN}
+    return {key: s for key, s in sums.items() if s.weight >= LEAST_WEIGHT}
 
 
 def _expected(sums: Mapping[tuple[str, str], _Sum], session: str, task: str) -> float:

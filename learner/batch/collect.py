@@ -1,6 +1,6 @@
 """Closes batches: scored turns in, one batch with its samples out, in one transaction."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from uuid import UUID
@@ -13,7 +13,7 @@ from learner.batch.admit import Room
 from learner.batch.compose import assemble
 from learner.batch.rules import Limits
 from store import batches, candidates, policies, versions
-from store.batches import Backlog, NewSample
+from store.batches import Backlog, NewBatch, StepSettings
 from store.candidates import Selection
 from store.config_learning import Batch
 from store.config_model import Config
@@ -21,14 +21,14 @@ from store.policies import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedBatch:
     """A batch waits for its step."""
 
     batch_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class NoBatch:
     """No batch to train: `current` scored turns of `needed`; the oldest has waited so many seconds."""
 
     current: int
@@ -37,7 +37,7 @@ class Waiting:
     because: str
 
 
-def close_batch(engine: Engine, config: Config, now: datetime) -> Closed | Waiting:
+def close_batch(engine: Engine, config: Config, now: datetime) -> ClosedBatch | NoBatch:
     """The batch to train next: the one that is closed already, or a new one where there is enough for it.
 
     A policy has one closed batch at a time, so nothing ages behind another. Turns that break a rule are
@@ -48,27 +48,27 @@ def close_batch(engine: Engine, config: Config, now: datetime) -> Closed | Waiti
     with engine.begin() as connection:
         policy = policies.get(connection, config.policy.name)
         if policy is None:
-            return Waiting(0, needed, None, f"no turn has come for the policy {config.policy.name!r} yet")
+            return NoBatch(0, needed, None, f"no turn has come for the policy {config.policy.name!r} yet")
         backlog = batches.backlog(connection, policy.id)
-        waiting = _waiting(backlog, config.batch, now)
+        waiting = _no_batch(backlog, config.batch, now)
         unfinished = batches.open_batch(connection, policy.id)
         if unfinished is not None:
             return _unfinished(unfinished, waiting, dry_run=config.trainer.dry_run)
         frozen = freeze.why(connection, policy, config.guard)
         if frozen is not None:
-            return Waiting(backlog.turns, needed, waiting.oldest_seconds, frozen)
+            return NoBatch(backlog.turns, needed, waiting.oldest_seconds, frozen)
         overdue = _overdue(backlog, config.batch, now)
         if not (overdue or _may_be_full(backlog, config.batch)):
             return waiting
         batch_id = _close(connection, policy.id, config, overdue=overdue)
-        return waiting if batch_id is None else Closed(batch_id)
+        return waiting if batch_id is None else ClosedBatch(batch_id)
 
 
-def _unfinished(batch_id: int, waiting: Waiting, *, dry_run: bool) -> Closed | Waiting:
+def _unfinished(batch_id: int, waiting: NoBatch, *, dry_run: bool) -> ClosedBatch | NoBatch:
     if not dry_run:
-        return Closed(batch_id)
+        return ClosedBatch(batch_id)
     because = f"trainer.dry_run is on: batch {batch_id} is closed and is not trained"
-    return Waiting(waiting.current, waiting.needed, waiting.oldest_seconds, because)
+    return NoBatch(waiting.current, waiting.needed, waiting.oldest_seconds, because)
 
 
 def _may_be_full(backlog: Backlog, settings: Batch) -> bool:
@@ -88,7 +88,7 @@ def _seconds(backlog: Backlog, now: datetime) -> float | None:
     return None if backlog.oldest is None else max(0.0, (now - backlog.oldest).total_seconds())
 
 
-def _waiting(backlog: Backlog, settings: Batch, now: datetime) -> Waiting:
+def _no_batch(backlog: Backlog, settings: Batch, now: datetime) -> NoBatch:
     needed, waited = settings.rollout_batch_size, _seconds(backlog, now)
     if waited is None:
         because = "no scored turn is left"
@@ -97,7 +97,7 @@ def _waiting(backlog: Backlog, settings: Batch, now: datetime) -> Waiting:
     else:
         timeout = f"{settings.rollout_timeout_sec:g}s"
         because = f"a full batch needs {needed}; a partial one closes {timeout} after its oldest"
-    return Waiting(backlog.turns, needed, waited, because)
+    return NoBatch(backlog.turns, needed, waited, because)
 
 
 def _close(connection: Connection, policy_id: int, config: Config, *, overdue: bool) -> int | None:
@@ -114,16 +114,18 @@ def _close(connection: Connection, policy_id: int, config: Config, *, overdue: b
     baseline = batches.baseline(connection, policy.id)
     batch = assemble(room.taken, room.limits, config.advantage, baseline, hints=hints)
     batches.drop(connection, batch.dropped)
-    if not batch.members:
+    if not batch.samples:
         return None
     return batches.insert(
         connection,
-        policy.id,
-        policy.live_version,
-        "full" if room.full else "timeout",
-        config.model_dump(mode="json", include={"batch", "advantage", "loss", "guard", "trainer"}),
-        batch.baseline,
-        [NewSample(**asdict(member)) for member in batch.members],
+        NewBatch(
+            policy_id=policy.id,
+            live_version=policy.live_version,
+            closed_because="full" if room.full else "timeout",
+            settings=StepSettings(config.batch, config.advantage, config.loss, config.guard, config.trainer),
+            baseline=batch.baseline,
+            samples=batch.samples,
+        ),
     )
 
 

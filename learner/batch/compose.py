@@ -1,8 +1,7 @@
 """The samples of a batch: rewards and advantages of the turns that were taken. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -11,38 +10,26 @@ import numpy.typing as npt
 from learner.batch import advantage
 from learner.batch.baseline import Observation, centre, session_key
 from learner.batch.rules import Limits, staleness, usable_hint
+from store.batches import BaselineState, NewSample
 from store.candidates import Candidate
 from store.config_learning import Advantage
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A sample's numbers in its batch."""
-
-    turn_id: UUID
-    reward: float
-    baseline: float
-    advantage: float
-    staleness: int
-    task: str
-    hint_id: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    members: list[Member]
+class ComposedBatch:
+    samples: list[NewSample]
     dropped: dict[UUID, str]  # turn → reason
-    baseline: dict[str, Any]  # the running baseline's state after this batch
+    baseline: BaselineState  # after this batch
 
 
 def assemble(
     turns: Sequence[Candidate],
     limits: Limits,
     settings: Advantage,
-    state: Mapping[str, Any] | None,
+    state: BaselineState,
     *,
     hints: bool,
-) -> Batch:
+) -> ComposedBatch:
     """Advantages for turns that passed the rules. Raises ValueError where one has no reward.
 
     With an advantage over groups, a sample whose group has no spread is dropped (`no_spread`): it carries no
@@ -62,8 +49,8 @@ def assemble(
     else:
         baselines, advantages, kept = _over_groups(rewards, _groups(turns, settings.kind), settings.kind)
         kept |= np.array([hints and usable_hint(turn, limits) is not None for turn in turns])
-    members = [
-        Member(
+    samples = [
+        NewSample(
             turn.turn_id,
             float(rewards[i]),
             float(baselines[i]),
@@ -76,7 +63,7 @@ def assemble(
         if kept[i]
     ]
     dropped = {turn.turn_id: "no_spread" for i, turn in enumerate(turns) if not kept[i]}
-    return Batch(members, dropped, running.state)
+    return ComposedBatch(samples, dropped, running.state)
 
 
 def _known(turn: Candidate) -> float:

@@ -5,33 +5,32 @@ pointer moves (a rollback) or somebody changes `[guard]`: both are decisions of 
 here without a switch to forget.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
 from store import batches
-from store.batches import Ended
+from store.batches import EndedBatch
 from store.config_learning import Guard
 from store.policies import Policy
 
 #: Skipped batches in a row after which a person should look.
-SKIPPED = 3
+SKIPPED_IN_A_ROW = 3
 
 
 def why(connection: Connection, policy: Policy, guard: Guard) -> str | None:
     """Why nothing is trained now; None where learning goes on."""
-    newest = batches.newest_ended(connection, policy.id, SKIPPED)
-    return judge(newest, policy.live_version, guard.model_dump(mode="json"))
+    newest = batches.newest_ended(connection, policy.id, SKIPPED_IN_A_ROW)
+    return judge(newest, policy.live_version, guard)
 
 
-def judge(newest: Sequence[Ended], live_version: int, guard: Mapping[str, Any]) -> str | None:
+def judge(newest: Sequence[EndedBatch], live_version: int, guard: Guard) -> str | None:
     """The same, from values; `newest` first."""
-    here = [b for b in newest if b.live_version == live_version and b.settings.get("guard") == guard]
+    here = [b for b in newest if b.live_version == live_version and b.guard == guard]
     if not here or here[0] != newest[0]:
         return None
     if here[0].reason == "drift":
         return f"learning is frozen: {here[0].detail}"
-    if len(here) == SKIPPED and all(b.reason in ("not_finite", "grad_spike") for b in here):
-        return f"learning is frozen: the last {SKIPPED} batches were skipped ({here[0].detail})"
+    if len(here) == SKIPPED_IN_A_ROW and all(b.reason in ("not_finite", "grad_spike") for b in here):
+        return f"learning is frozen: the last {SKIPPED_IN_A_ROW} batches were skipped ({here[0].detail})"
     return None

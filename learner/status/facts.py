@@ -1,9 +1,8 @@
 """What the status sentence is decided from, and what it says."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from store.config_learning import Guard
 from store.funnel import Snapshot
 
 
@@ -17,7 +16,7 @@ class Settings:
     idle_seconds: float
     dry_run: bool
     gateway: str
-    guard: Mapping[str, Any] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,6 @@ def settings_of(config: Config) -> Settings:
         timeout=config.batch.rollout_timeout_sec,
         idle_seconds=config.session.idle_seconds,
         dry_run=config.trainer.dry_run,
-        guard=config.guard.model_dump(mode="json"),
+        guard=config.guard,
         gateway=f"http://{config.gateway.host}:{config.gateway.port}/v1/chat/completions",
     )

@@ -9,7 +9,8 @@ checkpoints/<policy>/<step number>/
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from safetensors.torch import load_file, save_file
 
 from learner.train import folder
 from learner.train.weights import Weights
-from store.versions import Form
+from store.batches import BaselineState
+from store.steps import Metrics
+from store.versions import Form, Probe
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What the `steps` and `versions` rows of a step say. Kept in the checkpoint, so that a step whose rows
-    were lost in a crash is adopted, not trained again."""
+class StepRecord:
+    """`record.json`: what the `steps` and `versions` rows of a step say. Kept in the checkpoint, so that a
+    step whose rows were lost in a crash is adopted, not trained again."""
 
     number: int
     batch_id: int
@@ -33,27 +36,41 @@ class Record:
     parent: int
     version_path: str
     form: Form
-    probe: dict[str, Any]
-    metrics: dict[str, float | None]
+    probe: Probe
+    metrics: Metrics
     seconds: float
+
+    def encode(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"probe": self.probe.encode()}
+
+    @classmethod
+    def decode(cls, stored: Mapping[str, Any]) -> "StepRecord":
+        """Fields that this release does not know are ignored. Raises KeyError for one that is missing,
+        ProbeError for a malformed probe."""
+        known = {each.name: stored[each.name] for each in fields(cls)}
+        return cls(**known | {"probe": Probe.decode(stored["probe"])})
 
 
 def write(
-    final: Path, weights: Weights, optimizer: torch.optim.Optimizer, record: Record, baseline: dict[str, Any]
+    final: Path,
+    weights: Weights,
+    optimizer: torch.optim.Optimizer,
+    record: StepRecord,
+    baseline: BaselineState,
 ) -> None:
-    """Writes a checkpoint; when this returns, it is durable. `baseline` is the running baseline's state after
-    the batch, kept beside the weights that it belongs to."""
+    """Writes a checkpoint; when this returns, it is durable. `baseline`: the running baseline after the
+    batch."""
     with folder.whole(final) as beside:
         masters = {name: master.detach().cpu().contiguous() for name, master in weights.masters.items()}
         save_file(masters, beside / "masters.safetensors")
         state = {"optimizer": optimizer.state_dict(), "random": torch.get_rng_state()}
         torch.save(state, beside / "optimizer.pt")
-        (beside / "record.json").write_text(json.dumps(asdict(record)))
-        (beside / "baseline.json").write_text(json.dumps(baseline))
+        (beside / "record.json").write_text(json.dumps(record.encode()))
+        (beside / "baseline.json").write_text(json.dumps(baseline.encode()))
 
 
-def read_record(checkpoint: Path) -> Record:
-    return Record(**json.loads((checkpoint / "record.json").read_text()))
+def read_record(checkpoint: Path) -> StepRecord:
+    return StepRecord.decode(json.loads((checkpoint / "record.json").read_text()))
 
 
 def restore(checkpoint: Path, weights: Weights, optimizer: torch.optim.Optimizer) -> None:

@@ -13,9 +13,9 @@ from learner.train.metrics import Metrics
 from store.config_learning import Guard
 
 #: The first steps' mean is what later ones are held against; fewer say too little.
-FIRST = 4
+FIRST_STEPS = 4
 #: A spike is told from so many earlier norms at least.
-NORMS = 5
+LEAST_NORMS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def _drift(measured: Metrics, first: Sequence[Metrics], guard: Guard) -> str | N
         ("completions/distinct", "min_distinct", guard.min_distinct, -1),
     )
     for name, setting, limit, sign in checks:
-        now, then = measured[name], _mean(name, first[:FIRST])
+        now, then = measured[name], _mean(name, first[:FIRST_STEPS])
         if limit and now is not None and then and sign * (now / then - limit) > 0:
             side = "more" if sign > 0 else "less"
             return (
@@ -58,7 +58,7 @@ def _drift(measured: Metrics, first: Sequence[Metrics], guard: Guard) -> str | N
 
 def _mean(name: str, first: Sequence[Metrics]) -> float | None:
     known = [value for metrics in first if (value := metrics.get(name)) is not None]
-    return statistics.fmean(known) if len(known) == FIRST else None
+    return statistics.fmean(known) if len(known) == FIRST_STEPS else None
 
 
 def _same_rewards(measured: Metrics, recent: Sequence[Metrics], guard: Guard) -> str | None:
@@ -71,7 +71,7 @@ def _same_rewards(measured: Metrics, recent: Sequence[Metrics], guard: Guard) ->
 def _spike(measured: Metrics, recent: Sequence[Metrics], guard: Guard) -> Refusal | None:
     norms = [norm for metrics in recent if (norm := metrics.get("optim/grad_norm")) is not None]
     norm = measured["optim/grad_norm"]
-    if not guard.max_spike or norm is None or len(norms) < NORMS:
+    if not guard.max_spike or norm is None or len(norms) < LEAST_NORMS:
         return None
     usual = statistics.median(norms)
     if norm <= guard.max_spike * usual:

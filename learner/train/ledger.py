@@ -3,25 +3,25 @@
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Engine
 
-from learner.train.checkpoint import Record
-from learner.train.guard import FIRST
+from learner.train.checkpoint import StepRecord
+from learner.train.guard import FIRST_STEPS
 from learner.train.sample import Sample, from_turn
 from store import batches, heldout, hints, leases, policies, publishing, steps, versions
-from store.batches import Closed
+from store.batches import BaselineState, StepSettings, StoredBatch
 from store.config_model import Config
 from store.hints import Rival
 from store.policies import Policy
+from store.steps import Metrics
 
 #: Seconds until a trainer with other checkpoints may take over from one that is gone.
 LEASE_SECONDS = 3600.0
 
 
 #: Earlier steps that a new one is held against.
-RECENT = 20
+RECENT_STEPS = 20
 
 
 class TrainerBusyError(RuntimeError):
@@ -32,7 +32,9 @@ class TrainerBusyError(RuntimeError):
 class Work:
     """All that a step depends on, read in one transaction."""
 
-    batch: Closed
+    batch: StoredBatch
+    settings: StepSettings
+    baseline: BaselineState  # after the batch
     policy: Policy
     samples: list[Sample]
     rivals: dict[uuid.UUID, list[Rival]]  # of turns with several hints that nobody has measured
@@ -40,8 +42,8 @@ class Work:
     head: int  # the version to go on from
     head_number: int | None  # the step that made it; None: the base model
     number: int  # of the step to come
-    first: list[dict[str, Any]]  # the metrics of the policy's first steps, and of the newest, oldest first
-    recent: list[dict[str, Any]]
+    first: list[Metrics]  # the metrics of the policy's first steps, and of the newest, oldest first
+    recent: list[Metrics]
     outdated: bool  # the batch was made for a version that `head` does not follow from: it was rolled back
 
 
@@ -78,20 +80,23 @@ class Ledger:
                 raise ValueError(
                     f"batch {batch_id} is {batch.status}, or of another policy than {self.policy!r}"
                 )
+            used, baseline = batches.made_with(connection, batch_id)
             head = steps.head(connection, policy.id, policy.live_version)
             count, longest = settings.publish.held_out, settings.trainer.max_tokens
             held_out = heldout.newest(connection, policy.id, count, longest)
             return Work(
                 batch=batch,
+                settings=used,
+                baseline=baseline,
                 policy=policy,
                 samples=[from_turn(row) for row in batches.members(connection, batch_id)],
-                rivals=hints.rivals(connection, batch_id, batch.settings["trainer"]["max_tokens"]),
+                rivals=hints.rivals(connection, batch_id, used.trainer.max_tokens),
                 held_out=[from_turn(row) for row in held_out],
                 head=head,
                 head_number=steps.number_of(connection, policy.id, head),
                 number=steps.next_number(connection, policy.id),
-                first=steps.metrics(connection, policy.id, FIRST, newest=False),
-                recent=steps.metrics(connection, policy.id, RECENT, newest=True),
+                first=steps.metrics(connection, policy.id, FIRST_STEPS, newest=False),
+                recent=steps.metrics(connection, policy.id, RECENT_STEPS, newest=True),
                 outdated=batch.live_version not in versions.ancestors(connection, policy.id, head),
             )
 
@@ -105,7 +110,7 @@ class Ledger:
         with self.engine.begin() as connection:
             return versions.next_version(connection, policy_id)
 
-    def write(self, token: int, record: Record) -> None:
+    def write(self, token: int, record: StepRecord) -> None:
         """Version, step, trained turns and trained batch, at once. Raises LeaseLostError for an old token."""
         with self.engine.begin() as connection:
             leases.check(connection, self.lease, token)
@@ -124,7 +129,7 @@ class Ledger:
             )
             steps.insert(
                 connection,
-                steps.Step(
+                steps.NewStep(
                     batch_id=record.batch_id,
                     policy_id=policy_id,
                     number=record.number,
@@ -145,7 +150,7 @@ class Ledger:
             turns = [sample.turn_id for sample in work.samples]
             batches.conclude(connection, work.batch.id, "skipped", turns, reason, detail)
 
-    def awaits(self, record: Record) -> bool:
+    def awaits(self, record: StepRecord) -> bool:
         """Whether this checkpoint's batch is still closed, and is the very one that it was made of."""
         with self.engine.connect() as connection:
             batch = batches.find(connection, record.batch_id)

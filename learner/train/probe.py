@@ -6,11 +6,11 @@ half read differ by nats; bfloat16 noise is about 0.05.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from learner.train.model import HfModel, all_logprobs
+from store.versions import Probe, ProbePrompt
 
 TEXTS = (
     "The ferry crosses the river every hour, and the ticket costs two coins.",
@@ -19,7 +19,7 @@ TEXTS = (
     '{"city": "Lisbon", "temperature": 21, "unit": "celsius"}',
 )
 #: Ids of each prompt where the model has no tokenizer.
-LENGTH = 24
+PROMPT_LENGTH = 24
 
 
 def prompts(base: Path, vocabulary: int) -> list[list[int]]:
@@ -29,11 +29,11 @@ def prompts(base: Path, vocabulary: int) -> list[list[int]]:
         tokenizer = Tokenizer.from_file(str(path))
         return [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
     return [
-        [(row * 7919 + column * 104_729 + 1) % vocabulary for column in range(LENGTH)]
+        [(row * 7919 + column * 104_729 + 1) % vocabulary for column in range(PROMPT_LENGTH)]
         for row in range(len(TEXTS))
     ]
 
 
-def measure(model: HfModel, ids: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """`{"prompts": [{"ids": […], "logprobs": […]}]}`: nats at temperature 1, for every id but the first."""
-    return {"prompts": [{"ids": list(prompt), "logprobs": all_logprobs(model, prompt)} for prompt in ids]}
+def measure(model: HfModel, prompts: Sequence[Sequence[int]]) -> Probe:
+    """The probe of a model: every id but each prompt's first, at temperature 1."""
+    return Probe(tuple(ProbePrompt(tuple(ids), tuple(all_logprobs(model, ids))) for ids in prompts))

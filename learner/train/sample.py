@@ -1,13 +1,13 @@
 """A sample: token ids, log-probabilities and one advantage, of one length. Cut once, asserted once."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
 from store import spans
+from store.batches import SampleRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +82,21 @@ class Sample:
         return replace(self, ids=ids, prompt_length=len(self.hinted_prompt), hinted_prompt=None)
 
 
-def from_turn(row: Any) -> Sample:
-    """A sample from a row of `store.batches.members`; `response_logprobs` NULL means none was recorded."""
-    answer = np.asarray(row.response_ids, dtype=np.int64)
-    prompt = np.asarray(row.prompt_ids, dtype=np.int64)
-    recorded = row.response_logprobs
-    trained = row.trained_tokens
+def from_turn(row: SampleRow) -> Sample:
+    """A sample from its row. Raises ValueError where the row's lengths do not fit."""
+    answer, prompt = row.response_ids.astype(np.int64), row.prompt_ids.astype(np.int64)
+    recorded, trained = row.response_logprobs, row.trained_tokens
     return Sample(
         turn_id=row.turn_id,
         ids=np.concatenate([prompt, answer]),
         prompt_length=len(prompt),
-        rollout=np.full(len(answer), np.nan, np.float32)
-        if recorded is None
-        else np.asarray(recorded, np.float32),
+        rollout=np.full(len(answer), np.nan, np.float32) if recorded is None else recorded,
         temperature=row.temperature,
         advantage=row.advantage,
         reward=row.reward,
         staleness=row.staleness,
         cut_short=row.finish_reason == "length",
-        hinted_prompt=None if row.hint_prompt_ids is None else np.asarray(row.hint_prompt_ids, np.int64),
+        hinted_prompt=None if row.hint_prompt_ids is None else row.hint_prompt_ids.astype(np.int64),
         trained=None if trained is None else spans.positions(trained, len(answer)),
     )
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from sqlalchemy import Engine
@@ -33,15 +33,16 @@ from learner.train import (
     prune,
     weights,
 )
-from learner.train.checkpoint import Record
+from learner.train.checkpoint import StepRecord
 from learner.train.guard import Refusal, refuse
 from learner.train.ledger import Ledger, Work
 from learner.train.objective import Totals
 from learner.train.weights import LoraWeights, Weights
-from store.config_learning import Guard, Loss
-from store.config_learning import Trainer as Settings
+from store.config_learning import Loss
 from store.config_model import Config
 from store.paths import StatePaths
+from store.steps import Metrics
+from store.versions import Probe
 
 log = logging.getLogger("dukou.learner")
 
@@ -55,7 +56,7 @@ class StepReport:
     reason: str | None
     number: int | None
     version: int | None
-    metrics: dict[str, float | None] | None
+    metrics: Metrics | None
     seconds: float
 
 
@@ -63,7 +64,7 @@ class StepReport:
 class _Update:
     """An optimizer step in memory, and what was measured on its way."""
 
-    metrics: dict[str, float | None]
+    metrics: Metrics
 
 
 @dataclass(slots=True)
@@ -156,8 +157,8 @@ class Trainer:
 
     def _update(self, loaded: _Loaded, work: Work) -> _Update | Refusal:
         """One optimizer step in memory. Refused, nothing was applied."""
-        settings = Settings.model_validate(work.batch.settings["trainer"])
-        loss = Loss.model_validate(work.batch.settings["loss"])
+        settings = work.settings.trainer
+        loss = work.settings.loss
         compared = self._try_on_held_out(loaded, work, loss)
         began = time.monotonic()
         totals = objective.accumulate(loaded.weights, work.samples, loss, settings)
@@ -174,22 +175,20 @@ class Trainer:
         seconds = time.monotonic() - began
         return _Update({**measured, **compared(), "perf/tokens_per_second": tokens / seconds})
 
-    def _try_on_held_out(
-        self, loaded: _Loaded, work: Work, loss: Loss
-    ) -> Callable[[], dict[str, float | None]]:
+    def _try_on_held_out(self, loaded: _Loaded, work: Work, loss: Loss) -> Callable[[], Metrics]:
         """Begins to compare the weights before the step with those after it, which the result measures."""
         has_base = loss.kl > 0 or isinstance(loaded.weights, LoraWeights)
         base = has_base and self.config.publish.max_kl > 0
         budget = objective.token_budget(loaded.weights, self.config.trainer)
         return heldout.begin(loaded.weights, work.held_out, budget, base=base)
 
-    def _make_durable(self, loaded: _Loaded, work: Work, update: _Update, began: float) -> Record:
+    def _make_durable(self, loaded: _Loaded, work: Work, update: _Update, began: float) -> StepRecord:
         """Writes the version, then the checkpoint; with the latter the step counts."""
         version = self.ledger.next_version(work.policy.id)
         path = self.versions / str(version)
         self._export(loaded, path)
         seconds = time.monotonic() - began
-        record = Record(
+        record = StepRecord(
             number=work.number,
             batch_id=work.batch.id,
             turns=[str(sample.turn_id) for sample in work.samples],
@@ -202,7 +201,7 @@ class Trainer:
             seconds=seconds,
         )
         final = self.checkpoints / str(work.number)
-        checkpoint.write(final, loaded.weights, loaded.optimizer, record, work.batch.baseline)
+        checkpoint.write(final, loaded.weights, loaded.optimizer, record, work.baseline)
         return record
 
     def _export(self, loaded: _Loaded, path: Path) -> None:
@@ -211,7 +210,7 @@ class Trainer:
         elif isinstance(loaded.weights, LoraWeights):
             export.write_adapter(path, loaded.base, loaded.weights.adapters, self.config.trainer)
 
-    def _probe(self, loaded: _Loaded) -> dict[str, Any]:
+    def _probe(self, loaded: _Loaded) -> Probe:
         ids = probe.prompts(loaded.base, model.vocabulary(loaded.weights.model))
         if self.config.publish.form == "adapter":
             return probe.measure(loaded.weights.model, ids)
@@ -225,9 +224,7 @@ class Trainer:
         prune.prune(self.versions, newest, [version for version, _ in kept])
 
 
-def _examine(
-    work: Work, totals: Totals, norm: float, *, kl: bool
-) -> tuple[Refusal | None, dict[str, float | None]]:
+def _examine(work: Work, totals: Totals, norm: float, *, kl: bool) -> tuple[Refusal | None, Metrics]:
     """The step's metrics, and why it must not be applied. The batch's own settings count, as in a replay."""
     if not (totals.finite and math.isfinite(norm)):
         return Refusal("not_finite", f"loss {totals.loss}, gradient norm {norm}"), {}
@@ -237,5 +234,4 @@ def _examine(
     warning = metrics.unusual_ratio(measured)
     if warning:
         log.warning(warning)
-    guard = Guard.model_validate(work.batch.settings["guard"])
-    return refuse(measured, work.first, work.recent, guard), measured
+    return refuse(measured, work.first, work.recent, work.settings.guard), measured

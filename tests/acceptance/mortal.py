@@ -66,7 +66,7 @@ def _main(work: Work, config: Config, url: str, die_before: int | None, tell: Co
 def learn(config: Config, url: str, countdown: Countdown) -> None:
     """What a learner does from a closed batch to a moved pointer. The points: whatever outlasts a process,
     from the version's folder on."""
-    from learner.batch.collect import Closed, close_batch
+    from learner.batch.collect import ClosedBatch, close_batch
     from learner.train.publish import advance
     from learner.train.trainer import Trainer
 
@@ -77,7 +77,7 @@ def learn(config: Config, url: str, countdown: Countdown) -> None:
     trainer.recover()
     now = datetime.now(UTC)
     outcome = close_batch(db, config, now)
-    if isinstance(outcome, Closed):
+    if isinstance(outcome, ClosedBatch):
         trainer.step(outcome.batch_id)
     advance(db, config, now, asked=True)
 

@@ -53,7 +53,7 @@ class Publisher:
             number = versions.next_version(connection, self.policy)
             path = self.place / str(number)
             plant.copy_to(path)
-            new = NewVersion(self.policy, number, 0, None, str(path), "adapter", dict(plant.probe))
+            new = NewVersion(self.policy, number, 0, None, str(path), "adapter", plant.probe)
             versions.insert(connection, new)
         return number
 
@@ -152,12 +152,12 @@ def test_a_trial_is_served_beside_the_base_model_and_both_compute_their_own(
         publishing.try_out(connection, publisher.policy, tried, 0.5)
     route = publisher.tick()
     assert (route.low, route.adapter, route.beside) == (0, None, {f"default-v{tried}"})
-    prompt = plants[1].probe["prompts"][0]
-    own = control.score(prompt["ids"], adapter=f"default-v{tried}")
-    base = control.score(prompt["ids"])
+    prompt = plants[1].probe.prompts[0]
+    own = control.score(list(prompt.ids), adapter=f"default-v{tried}")
+    base = control.score(list(prompt.ids))
 
     def apart(values: list[float | None]) -> float:
-        pairs = zip(values, prompt["logprobs"], strict=True)
+        pairs = zip(values, prompt.logprobs, strict=True)
         return sum(abs((value or 0.0) - wanted) for value, wanted in pairs) / len(values)
 
     assert apart(own) < 0.2

@@ -84,7 +84,7 @@ def live_version(db: Engine, config: Config, plant: Plant, place: Path) -> int:
         number = versions.next_version(connection, policy)
         plant.copy_to(place / str(number))
         path = str(place / str(number))
-        versions.insert(connection, NewVersion(policy, number, 0, None, path, "full", dict(plant.probe)))
+        versions.insert(connection, NewVersion(policy, number, 0, None, path, "full", plant.probe))
         publishing.publish(connection, policy, number)
     return number
 

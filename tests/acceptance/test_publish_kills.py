@@ -122,7 +122,7 @@ class Publisher:
             number = versions.next_version(connection, self.policy)
             plant, path = self.plants[number % 2], self._place / str(number)
             plant.copy_to(path)
-            new = NewVersion(self.policy, number, 0, None, str(path), "full", dict(plant.probe))
+            new = NewVersion(self.policy, number, 0, None, str(path), "full", plant.probe)
             versions.insert(connection, new)
             publishing.publish(connection, self.policy, number)
         return number

@@ -20,7 +20,7 @@ from gateway.reconcile.decide import Route
 from gateway.reconcile.reconciler import Reconciler
 from store import policies, versions
 from store.tables import publications
-from store.versions import NewVersion
+from store.versions import NewVersion, Probe, ProbePrompt
 from tests.acceptance.conftest import RealEngine
 
 IDS = [1, 504, 253, 1798, 338, 28, 216, 33, 5]
@@ -55,16 +55,16 @@ def perturbed(base: Path, folder: Path, factor: float) -> Path:
     return folder
 
 
-def probe(model: Path) -> dict[str, object]:
+def probe(model: Path) -> Probe:
     """The trainer's view: its own forward pass over the exported weights."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     with torch.no_grad():
         logits = loaded(torch.tensor([IDS])).logits[0, :-1]
     values = logits.log_softmax(-1).gather(-1, torch.tensor(IDS[1:])[:, None])[:, 0]
-    return {"prompts": [{"ids": IDS, "logprobs": values.tolist()}]}
+    return Probe((ProbePrompt(tuple(IDS), tuple(values.tolist())),))
 
 
-def publish(db: Engine, policy: int, folder: Path, probed: dict[str, object]) -> int:
+def publish(db: Engine, policy: int, folder: Path, probed: Probe) -> int:
     with db.begin() as connection:
         number = versions.next_version(connection, policy)
         versions.insert(connection, NewVersion(policy, number, 0, None, str(folder), "full", probed))

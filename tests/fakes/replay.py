@@ -9,7 +9,6 @@ from torch.nn.utils import clip_grad_norm_
 from learner.train import model, objective, optimizer, weights
 from learner.train.sample import from_turn
 from store import batches
-from store.config_learning import Loss
 from store.config_model import Config
 from tests.fakes.training import rows
 
@@ -23,9 +22,9 @@ def replayed(db: Engine, settings: Config) -> dict[str, torch.Tensor]:
     for (batch_id,) in rows(db, "select batch_id from steps order by number"):
         with db.connect() as connection:
             samples = [from_turn(row) for row in batches.members(connection, batch_id)]
-            used = batches.get(connection, batch_id).settings
-        own = type(settings.trainer).model_validate(used["trainer"])
-        objective.accumulate(trained, samples, Loss.model_validate(used["loss"]), own)
+            used, _ = batches.made_with(connection, batch_id)
+        own = used.trainer
+        objective.accumulate(trained, samples, used.loss, own)
         clip_grad_norm_(trained.masters.values(), own.grad_clip)
         optimizer.step(adamw, own)
         trained.spread()

@@ -18,13 +18,13 @@ from store import publishing, versions
 from store.config_model import Config
 from store.stages import Stage
 from store.tables import policies, publications, sessions
-from store.versions import Form, NewVersion
+from store.versions import Form, NewVersion, Probe, ProbePrompt
 from tests.fakes.models import write_adapter, write_model
 from tests.fakes.sglang import FakeSGLang, logprob
 from tests.fakes.turns import add_turn
 
 IDS = [1, 5, 9, 2]
-PROBE = {"prompts": [{"ids": IDS, "logprobs": [logprob(i) for i in IDS[1:]]}]}
+PROBE = Probe((ProbePrompt(tuple(IDS), tuple(logprob(i) for i in IDS[1:])),))
 SWAP = ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
 
 
@@ -110,7 +110,7 @@ class World:
         version: int,
         form: Form = "full",
         parent: int | None = None,
-        probe: dict[str, Any] | None = PROBE,
+        probe: Probe | None = PROBE,
         folder: Path | None = None,
     ) -> Path:
         """A version on disk and in its table."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from learner.batch.collect import Closed, Waiting, close_batch
+from learner.batch.collect import ClosedBatch, NoBatch, close_batch
 from store import versions
 from store.versions import NewVersion
 from tests.fakes.training import NOW, config, fill, make_policy, rows
@@ -42,14 +42,14 @@ def grow(db, policy, *numbers, live):
 
 def test_before_any_turn_it_waits_for_the_policy(db, settings):
     outcome = close_batch(db, settings, NOW)
-    assert isinstance(outcome, Waiting)
+    assert isinstance(outcome, NoBatch)
     assert "no turn has come" in outcome.because
 
 
 def test_it_waits_with_what_is_there_and_how_long(db, settings, policy):
     fill(db, policy, range(3))
     outcome = close_batch(db, settings, soon())
-    assert isinstance(outcome, Waiting)
+    assert isinstance(outcome, NoBatch)
     assert (outcome.current, outcome.needed) == (3, 4)
     assert outcome.oldest_seconds == pytest.approx(5, abs=4)
 
@@ -57,7 +57,7 @@ def test_it_waits_with_what_is_there_and_how_long(db, settings, policy):
 def test_a_full_batch_takes_the_oldest_and_leaves_the_rest(db, settings, policy):
     fill(db, policy, range(6))
     outcome = close_batch(db, settings, soon())
-    assert isinstance(outcome, Closed)
+    assert isinstance(outcome, ClosedBatch)
     taken = rows(db, "select position, turn_id from samples order by position")
     oldest = rows(db, "select id from turns order by id limit 4")
     assert [turn for _, turn in taken] == [turn for (turn,) in oldest]
@@ -71,10 +71,10 @@ def test_a_full_batch_takes_the_oldest_and_leaves_the_rest(db, settings, policy)
 def test_a_partial_batch_closes_after_the_timeout_only_with_enough(db, settings, policy):
     fill(db, policy, range(1))
     short = close_batch(db, settings, NOW)
-    assert isinstance(short, Waiting)
+    assert isinstance(short, NoBatch)
     assert "partial batch needs 2" in short.because
     fill(db, policy, range(1, 3))
-    assert isinstance(close_batch(db, settings, NOW), Closed)
+    assert isinstance(close_batch(db, settings, NOW), ClosedBatch)
     assert rows(db, "select closed_because from batches") == [("timeout",)]
 
 
@@ -89,9 +89,9 @@ def test_in_a_dry_run_a_batch_closes_and_it_says_that_nothing_trains(db, tmp_pat
     settings = config(tmp_path, trainer={"dry_run": True})
     policy = make_policy(db, settings)
     fill(db, policy, range(5))
-    assert isinstance(close_batch(db, settings, soon()), Closed)
+    assert isinstance(close_batch(db, settings, soon()), ClosedBatch)
     outcome = close_batch(db, settings, soon())
-    assert isinstance(outcome, Waiting)
+    assert isinstance(outcome, NoBatch)
     assert "dry_run" in outcome.because
     assert outcome.current == 1
 
@@ -104,7 +104,7 @@ def test_bad_turns_are_dropped_with_their_reasons_and_good_ones_fill_the_batch(d
     fill(db, policy, range(2, 3), **{**fresh, "prompt_ids": np.array([512], np.int32)})
     fill(db, policy, range(3, 4), policy_version_min=None, policy_version_max=None)
     fill(db, policy, range(4, 8), **fresh)
-    assert isinstance(close_batch(db, settings, soon()), Closed)
+    assert isinstance(close_batch(db, settings, soon()), ClosedBatch)
     assert reasons(db) == {"stale": 1, "too_long": 1, "out_of_vocabulary": 1, "version_unknown": 1}
     assert rows(db, "select count(*) from samples") == [(4,)]
 
@@ -115,7 +115,7 @@ def test_what_a_rolled_back_version_answered_is_dropped(db, settings, policy):
         versions.set_live(connection, policy.id, 1)
     fill(db, policy, range(4), policy_version_min=2, policy_version_max=2)
     outcome = close_batch(db, settings, soon())
-    assert isinstance(outcome, Waiting)
+    assert isinstance(outcome, NoBatch)
     assert reasons(db) == {"not_an_ancestor": 4}
 
 
@@ -162,7 +162,7 @@ def test_two_closers_at_once_make_one_batch(db, settings, policy):
         thread.join()
     assert rows(db, "select count(*) from batches") == [(1,)]
     assert rows(db, "select count(*) from samples") == [(4,)]
-    assert any(isinstance(outcome, Closed) for outcome in outcomes)
+    assert any(isinstance(outcome, ClosedBatch) for outcome in outcomes)
 
 
 def test_where_more_turns_wait_than_fit_the_newest_version_is_trained_first(db, tmp_path):
@@ -173,7 +173,7 @@ def test_where_more_turns_wait_than_fit_the_newest_version_is_trained_first(db, 
     for version in (0, 2, 3, 4):
         numbers = range(10 * version, 10 * version + 3)
         fill(db, policy, numbers, policy_version_min=version, policy_version_max=version)
-    assert isinstance(close_batch(db, settings, soon()), Closed)
+    assert isinstance(close_batch(db, settings, soon()), ClosedBatch)
     assert rows(db, "select staleness from samples order by position") == [(4,), (0,), (0,), (0,)]
     assert reasons(db) == {"stale": 2}
     assert rows(db, "select count(*) from turn_states where stage = 'scored'") == [(6,)]

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import text
 
-from learner.batch.collect import Closed, close_batch
+from learner.batch.collect import ClosedBatch, close_batch
 from learner.train import folder
 from learner.train.publish import advance
 from learner.train.trainer import Trainer
@@ -45,7 +45,7 @@ def life(db, settings, arrivals):
         now = datetime.now(UTC) + timedelta(hours=2)
         advance(db, settings, now, asked=False)
         outcome = close_batch(db, settings, now)
-        if isinstance(outcome, Closed):
+        if isinstance(outcome, ClosedBatch):
             trainer.step(outcome.batch_id)
         elif not arrivals:
             return

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 from transformers import AutoModelForCausalLM
 
-from learner.batch.collect import Closed, Waiting, close_batch
+from learner.batch.collect import ClosedBatch, NoBatch, close_batch
 from learner.train import model
 from learner.train.trainer import Trainer
 from store import hints, steps
@@ -29,7 +29,7 @@ def tell(db, number, ids=HINTED, words="be brief"):
 
 def step(db, settings, trainer=None):
     outcome = close_batch(db, settings, soon())
-    assert isinstance(outcome, Closed)
+    assert isinstance(outcome, ClosedBatch)
     return (trainer or Trainer(db, settings)).step(outcome.batch_id)
 
 
@@ -88,7 +88,7 @@ def test_drift_freezes_learning_until_the_pointer_moves_or_the_limit_is_raised(d
     report = step(db, settings, trainer)
     assert (report.status, report.reason, report.version) == ("skipped", "drift", None)
     frozen = close_batch(db, settings, soon())
-    assert isinstance(frozen, Waiting)
+    assert isinstance(frozen, NoBatch)
     assert "frozen: kl/mean is" in frozen.because
     assert rows(db, "select count(*) from batches") == [(2,)]
     raised = config(tmp_path, guard={"max_kl": 5.0})
@@ -111,9 +111,9 @@ def test_a_long_session_leaves_room_for_others_and_its_rest_waits(db, tmp_path):
     policy = make_policy(db, settings)
     fill(db, policy, range(10), session_id="long")
     waiting = close_batch(db, settings, soon())
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, NoBatch)
     fill(db, policy, range(20, 24))
-    assert isinstance(close_batch(db, settings, soon()), Closed)
+    assert isinstance(close_batch(db, settings, soon()), ClosedBatch)
     query = "select session_id, count(*) from samples join turns on turns.id = turn_id group by 1 order by 1"
     assert rows(db, query) == [("long", 2), ("s20", 1), ("s21", 1)]
     assert rows(db, "select count(*) from turn_states where stage = 'dropped'") == [(0,)]
@@ -122,7 +122,7 @@ def test_a_long_session_leaves_room_for_others_and_its_rest_waits(db, tmp_path):
 def test_a_batch_closes_when_its_tokens_are_enough(db, tmp_path):
     settings = config(tmp_path, batch={"max_batch_tokens": 30, "rollout_batch_size": 16})
     fill(db, make_policy(db, settings), range(4))
-    assert isinstance(close_batch(db, settings, soon()), Closed)
+    assert isinstance(close_batch(db, settings, soon()), ClosedBatch)
     assert rows(db, "select count(*) from samples") == [(2,)]
 
 

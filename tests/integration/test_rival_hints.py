@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from learner.batch.collect import Closed, close_batch
+from learner.batch.collect import ClosedBatch, close_batch
 from learner.train import hints as choosing
 from learner.train.trainer import Trainer
 from store import hints
@@ -33,7 +33,7 @@ def settings(db, tmp_path):
 
 def close(db, settings):
     outcome = close_batch(db, settings, datetime.now(UTC) + timedelta(seconds=5))
-    assert isinstance(outcome, Closed)
+    assert isinstance(outcome, ClosedBatch)
     return outcome.batch_id
 
 

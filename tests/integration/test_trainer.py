@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from sqlalchemy import text
 from transformers import AutoModelForCausalLM
 
-from learner.batch.collect import Closed, close_batch
+from learner.batch.collect import ClosedBatch, close_batch
 from learner.train import checkpoint, export, folder, model, objective
 from learner.train.ledger import Ledger, TrainerBusyError
 from learner.train.trainer import Trainer
@@ -22,7 +22,7 @@ METHODS = [{"method": "lora", "warmup_steps": 3}, {"method": "full", "learning_r
 
 def next_batch(db, settings):
     outcome = close_batch(db, settings, NOW)
-    assert isinstance(outcome, Closed)
+    assert isinstance(outcome, ClosedBatch)
     return outcome.batch_id
 
 
@@ -206,7 +206,7 @@ def test_killed_anywhere_every_turn_is_in_one_step_and_the_weights_are_the_same(
     assert adopted == ([2] if (name, when) == ("write", "after") and place is checkpoint else [])
     assert resumed.recover() == []
     outcome = close_batch(db, killed, NOW)
-    if isinstance(outcome, Closed):
+    if isinstance(outcome, ClosedBatch):
         resumed.step(outcome.batch_id)
     assert rows(db, "select version, number from steps order by number") == [(1, 1), (2, 2)]
     assert rows(db, "select count(*), count(distinct turn_id) from samples join steps using (batch_id)") == [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.batch.collect import Closed, Waiting, close_batch
+from learner.batch.collect import ClosedBatch, NoBatch, close_batch
 from learner.score.history import History
 from learner.score.judge import RulesJudge
 from learner.score.scorer import Scorer
@@ -48,7 +48,7 @@ def test_by_default_they_are_dropped_and_no_judge_is_asked(tmp_path, db):
     report = Scorer(db, settings).run_once(10)
     assert (report.scored, report.dropped) == (2, 2)
     assert rows(db, "select distinct sampling_class from votes join turns on id = turn_id") == [("free",)]
-    assert isinstance(close_batch(db, settings, NOW), Closed)
+    assert isinstance(close_batch(db, settings, NOW), ClosedBatch)
     assert rows(db, REASONS) == [
         ("awaiting_next", None, 4),
         ("batched", None, 2),
@@ -60,7 +60,7 @@ def test_by_default_they_are_dropped_and_no_judge_is_asked(tmp_path, db):
 def test_chosen_they_are_scored_and_batched_like_others(tmp_path, db):
     settings, _ = made(tmp_path, db, "train")
     assert Scorer(db, settings).run_once(10).scored == 4
-    assert isinstance(close_batch(db, settings, NOW), Closed)
+    assert isinstance(close_batch(db, settings, NOW), ClosedBatch)
     classes = "select sampling_class, count(*) from samples join turns on id = turn_id group by 1 order by 1"
     assert rows(db, classes) == [("free", 2), ("truncated", 2)]
 
@@ -76,7 +76,7 @@ def test_what_feedback_scored_is_dropped_when_a_batch_closes(tmp_path, db):
     """Or was scored before the setting changed."""
     settings, policy = made(tmp_path, db, "drop")
     fill(db, policy, range(4), sampling_class="truncated")
-    assert isinstance(close_batch(db, settings, NOW), Waiting)
+    assert isinstance(close_batch(db, settings, NOW), NoBatch)
     assert rows(db, REASONS) == [("dropped", "sampling_truncated", 4)]
 
 
@@ -90,5 +90,5 @@ def test_what_was_recorded_before_there_was_a_choice_stays_dropped(tmp_path, db)
         )
         connection.exec_driver_sql("update turn_states set stage = 'dropped', reason = 'sampling_truncated'")
     Scorer(db, settings).run_once(10)
-    assert isinstance(close_batch(db, settings, NOW), Waiting)
+    assert isinstance(close_batch(db, settings, NOW), NoBatch)
     assert rows(db, REASONS) == [("dropped", "sampling_truncated", 4)]

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from learner.batch.baseline import Observation, centre, session_key
+from store.batches import BaselineState
 from store.whole import task_class
 
 SETTINGS = {"half_life": 3.0, "deviation_floor": 0.2}
@@ -13,7 +14,7 @@ def of(*rewards, session="s", task="chat", start=0):
 
 
 def run(batches):
-    state = None
+    state = BaselineState()
     for number, rewards in enumerate(batches):
         result = centre(of(*rewards, start=100 * number), state, **SETTINGS)
         state = result.state
@@ -21,15 +22,21 @@ def run(batches):
 
 
 def test_the_own_session_has_no_part_in_its_baseline():
-    one = centre([Observation("mine", "chat", 1.0), Observation("other", "chat", 0.5)], None, **SETTINGS)
-    two = centre([Observation("mine", "chat", -1.0), Observation("other", "chat", 0.5)], None, **SETTINGS)
+    one = centre(
+        [Observation("mine", "chat", 1.0), Observation("other", "chat", 0.5)], BaselineState(), **SETTINGS
+    )
+    two = centre(
+        [Observation("mine", "chat", -1.0), Observation("other", "chat", 0.5)], BaselineState(), **SETTINGS
+    )
     assert one.baselines[0] == two.baselines[0]
     assert one.baselines[1] != two.baselines[1]
 
 
 def test_the_own_session_has_no_part_through_earlier_batches_either():
     def last(earlier):
-        state = centre([Observation("mine", "chat", earlier), *of(0.5, 0.5)], None, **SETTINGS).state
+        state = centre(
+            [Observation("mine", "chat", earlier), *of(0.5, 0.5)], BaselineState(), **SETTINGS
+        ).state
         result = centre([Observation("mine", "chat", 0.0), *of(0.5)], state, **SETTINGS)
         return result.baselines
 
@@ -52,20 +59,20 @@ def test_in_the_first_batch_a_bad_answer_among_bad_ones_is_hardly_blamed():
 def test_a_class_leans_on_all_traffic_until_it_has_its_own():
     history = of(*[1.0] * 30, task="chat")
     rare = Observation("x", "tools", 0.0)
-    fresh = centre([*history, rare], None, **SETTINGS).baselines[-1]
+    fresh = centre([*history, rare], BaselineState(), **SETTINGS).baselines[-1]
     assert 0.8 < fresh < 1.0
     known = centre(
-        [*history, *of(*[-1.0] * 30, session="t", task="tools"), rare], None, **SETTINGS
+        [*history, *of(*[-1.0] * 30, session="t", task="tools"), rare], BaselineState(), **SETTINGS
     ).baselines[-1]
     assert known < -0.7
 
 
 def test_half_is_forgotten_after_the_half_life():
-    state = centre(of(*[1.0] * 8), None, **SETTINGS).state
-    weight = sum(row[2] for row in state["sessions"])
+    state = centre(of(*[1.0] * 8), BaselineState(), **SETTINGS).state
+    weight = sum(row.weight for row in state.sessions)
     for number in range(3):
         state = centre(of(0.0, start=1000 * (number + 1)), state, **SETTINGS).state
-    kept = sum(row[2] for row in state["sessions"] if row[3] > 0)
+    kept = sum(row.weight for row in state.sessions if row.total > 0)
     assert kept == pytest.approx(weight / 2)
 
 
@@ -75,11 +82,11 @@ def test_the_deviation_has_a_floor():
 
 
 def test_the_state_survives_json_and_forgets_old_sessions():
-    state = None
+    state = BaselineState()
     for number in range(60):
         result = centre(of(*[0.3] * 4, start=10 * number), state, **SETTINGS)
-        state = json.loads(json.dumps(result.state))
-    assert len(state["sessions"]) < 140
+        state = BaselineState.decode(json.loads(json.dumps(result.state.encode())))
+    assert len(state.sessions) < 140
     assert state == result.state
 
 

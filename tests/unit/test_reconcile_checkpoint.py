@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from gateway.reconcile.checkpoint import MARKER, BadCheckpointError, adapter_problem, check, full_problem
-from gateway.reconcile.probe import BadProbeError, Prompt, compare, parse, vocabulary
+from gateway.reconcile.probe import BadProbeError, compare, parse, vocabulary
 from gateway.reconcile.tensors import Tensor, UnreadableTensorsError, read_file, read_folder
+from store.versions import ProbePrompt
 from tests.fakes.models import BASE, write_model, write_tensors
 
 EMBED = "model.embed_tokens.weight"
@@ -137,7 +138,7 @@ def test_a_probe_with_an_id_outside_the_vocabulary_never_reaches_the_engine() ->
     probe = {"prompts": [{"ids": [1, 16], "logprobs": [-1.0]}]}
     with pytest.raises(BadProbeError, match="16"):
         parse(probe, 16)
-    assert parse(probe, 17) == [Prompt((1, 16), (-1.0,))]
+    assert parse(probe, 17) == [ProbePrompt((1, 16), (-1.0,))]
 
 
 @pytest.mark.parametrize(
@@ -150,11 +151,11 @@ def test_a_malformed_probe_is_refused(probe: dict[str, object]) -> None:
 
 
 def test_a_difference_is_taken_over_all_tokens_of_all_prompts() -> None:
-    prompts = [Prompt((1, 2, 3), (-1.0, -2.0)), Prompt((1, 2), (-3.0,))]
+    prompts = [ProbePrompt((1, 2, 3), (-1.0, -2.0)), ProbePrompt((1, 2), (-3.0,))]
     difference = compare(prompts, [[-1.0, -2.5], [-4.0]])
     assert (difference.mean, difference.max) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize("missing", [None, math.nan])
 def test_a_value_that_is_missing_or_nan_makes_the_difference_infinite(missing: float | None) -> None:
-    assert compare([Prompt((1, 2), (-1.0,))], [[missing]]).mean == math.inf
+    assert compare([ProbePrompt((1, 2), (-1.0,))], [[missing]]).mean == math.inf

@@ -6,7 +6,6 @@ two others: A after the prompt, and B after the prompt, A and M.
 
 import uuid
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from learner.train import heldout, hints, metrics, model, objective, weights
 from learner.train.sample import Sample, from_turn
 from store import spans
+from store.batches import SampleRow
 from store.config_learning import Loss, Trainer
 from store.hints import Rival
 from tests.fakes.tiny_llama import VOCABULARY, save
@@ -187,15 +187,15 @@ def test_an_answer_of_which_nothing_may_be_trained_is_no_sample():
 
 
 def test_a_turns_spans_are_the_places_of_a_sample():
-    row = SimpleNamespace(
-        turn_id=uuid.UUID(int=1), prompt_ids=[1, 2], response_ids=[5, 6, 7, 8, 9], response_logprobs=None,
+    row = SampleRow(
+        turn_id=uuid.UUID(int=1), prompt_ids=np.array([1, 2], np.int32),
+        response_ids=np.array([5, 6, 7, 8, 9], np.int32), response_logprobs=None,
         temperature=1.0, advantage=0.0, reward=0.0, staleness=0, finish_reason="stop", hint_prompt_ids=None,
         trained_tokens=np.array([0, 2, 4, 5], np.int32),
     )  # fmt: skip
     sample = from_turn(row)
     assert (sample.tokens.tolist(), sample.before.tolist(), sample.scored) == ([5, 6, 9], [1, 2, 5], 3)
-    row.trained_tokens = None
-    assert from_turn(row).trained is None
+    assert from_turn(replace(row, trained_tokens=None)).trained is None
 
 
 @given(st.lists(st.booleans(), max_size=12))

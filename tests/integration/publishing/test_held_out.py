@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from learner.batch.collect import Closed, close_batch
+from learner.batch.collect import ClosedBatch, close_batch
 from learner.train.publish import advance
 from learner.train.trainer import Trainer
 from store import heldout, steps, versions, watch
@@ -23,7 +23,7 @@ def test_held_out_are_the_newest_scored_turns_that_are_in_no_batch(db: Engine, t
     settings = config(tmp_path)
     policy = make_policy(db, settings)
     fill(db, policy, range(1, 9))
-    assert isinstance(close_batch(db, settings, NOW), Closed)
+    assert isinstance(close_batch(db, settings, NOW), ClosedBatch)
     with db.begin() as connection:
         dropped = ((20, "stale"), (21, "too_long"), (22, "zero_score"))
         for number, reason in dropped:
@@ -32,7 +32,7 @@ def test_held_out_are_the_newest_scored_turns_that_are_in_no_batch(db: Engine, t
         add_turn(connection, 24, Stage.SCORED, policy_id=None, score=1.0)
         batched = set(connection.scalars(samples.select().with_only_columns(samples.c.turn_id)))
         found = [row.turn_id for row in heldout.newest(connection, policy.id, 100, 64)]
-        assert heldout.newest(connection, policy.id, 0, 64) == ()
+        assert heldout.newest(connection, policy.id, 0, 64) == []
         few = [row.turn_id for row in heldout.newest(connection, policy.id, 2, 64)]
         short = heldout.newest(connection, policy.id, 100, 3)
     waiting = [turn_id(number) for number in range(8, 0, -1) if turn_id(number) not in batched]
@@ -48,7 +48,7 @@ def test_a_step_measures_what_it_did_to_held_out_answers(db: Engine, tmp_path: P
     policy = make_policy(db, settings)
     fill(db, policy, range(1, 9))
     outcome = close_batch(db, settings, NOW)
-    assert isinstance(outcome, Closed)
+    assert isinstance(outcome, ClosedBatch)
     measured = Trainer(db, settings).step(outcome.batch_id).metrics
     assert measured is not None
     assert measured["held/turns"] == 4.0
@@ -64,7 +64,7 @@ def test_few_held_out_turns_are_no_measure(db: Engine, tmp_path: Path) -> None:
     settings = config(tmp_path)
     fill(db, make_policy(db, settings), range(1, 7))
     outcome = close_batch(db, settings, NOW)
-    assert isinstance(outcome, Closed)
+    assert isinstance(outcome, ClosedBatch)
     measured = Trainer(db, settings).step(outcome.batch_id).metrics
     assert measured is not None
     assert (measured["held/turns"], measured["held/kl_last"], measured["held/good"]) == (2.0, None, None)
@@ -77,7 +77,7 @@ def test_a_version_that_spoils_held_out_answers_is_refused_and_the_live_one_stay
     policy = make_policy(db, settings)
     fill(db, policy, range(1, 9))
     outcome = close_batch(db, settings, NOW)
-    assert isinstance(outcome, Closed)
+    assert isinstance(outcome, ClosedBatch)
     trainer = Trainer(db, settings)
     assert trainer.step(outcome.batch_id).version == 1
     line = advance(db, settings, NOW, asked=False)
