@@ -58,10 +58,10 @@ def calibrate(config: Config, arguments: argparse.Namespace) -> int:
         print(first_line(error), file=sys.stderr)
         return 1
     with engine.connect() as connection:
-        rows = windows.opinions(connection, Window(arguments.since, arguments.until))
+        scores = windows.given_scores(connection, Window(arguments.since, arguments.until))
     engine.dispose()
-    found = calibration.calibrate((row[0], row[1], row[2]) for row in rows)
-    biases = calibration.length_bias((row[1], row[2], row[3]) for row in rows)
+    found = calibration.calibrate(scores)
+    biases = calibration.length_bias(scores)
     if arguments.json:
         body = {"agreement": calibration.as_json(found), "length_bias": [asdict(bias) for bias in biases]}
         print(json.dumps(body, ensure_ascii=False, indent=2))

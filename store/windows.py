@@ -1,14 +1,11 @@
 """Windows of time over turns: their ids are UUIDv7, so a moment is an id, and the key an index on time."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, text
-
-AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+from sqlalchemy import Connection, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +41,18 @@ def judgeable(
     return [(row[0], row[1]) for row in connection.execute(_JUDGEABLE, given | {"limit": limit})]
 
 
-def opinions(connection: Connection, window: Window) -> Sequence[AnyRow]:
-    """(turn_id, by, value, tokens) of every score that is not NULL; `by` is feedback, or judge and rubric;
-    tokens are the answer's, None where they are not known."""
-    return connection.execute(_OPINIONS, window.ids).all()
+class GivenScore(NamedTuple):
+    """A score that is not NULL."""
+
+    turn_id: UUID
+    side: str  # who gave it: "feedback", or judge and rubric
+    value: float
+    tokens: int | None  # of the answer; None where they are not known
+
+
+def given_scores(connection: Connection, window: Window) -> list[GivenScore]:
+    """Every score of the window's turns that is not NULL, in order of the turns."""
+    return [GivenScore(*row) for row in connection.execute(_GIVEN_SCORES, window.ids)]
 
 
 _JUDGEABLE = text(
@@ -60,7 +65,7 @@ _JUDGEABLE = text(
     " and s.reason is distinct from 'sampling_truncated'"
     " order by s.turn_id limit :limit"
 )
-_OPINIONS = text(
+_GIVEN_SCORES = text(
     "select sc.turn_id,"
     "   case when sc.reason = 'feedback' then 'feedback' else sc.judge || ' ' || sc.rubric end, sc.value,"
     "   cardinality(t.response_ids)"

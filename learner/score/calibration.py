@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import correlation
 from typing import Any
+from uuid import UUID
+
+from store.windows import GivenScore
 
 SIGNS = (-1, 0, 1)
 FEEDBACK = "feedback"
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """`confusion[(a, b)]` counts turns that the first side gives sign a and the second sign b."""
+class JudgeAgreement:
+    """How far two sides agree. `confusion[(a, b)]` counts the turns to which the first side gives the sign a
+    and the second the sign b."""
 
     first: str
     second: str
@@ -40,12 +44,12 @@ class LengthBias:
     correlation: float | None
 
 
-def length_bias(opinions: Iterable[tuple[str, float, int | None]]) -> list[LengthBias]:
-    """Of every side; `opinions` are (side, value, tokens of the answer)."""
+def length_bias(scores: Iterable[GivenScore]) -> list[LengthBias]:
+    """How the scores of every side go with the lengths of the answers."""
     by_side: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for side, value, tokens in opinions:
-        if tokens is not None:
-            by_side[side].append((value, float(tokens)))
+    for score in scores:
+        if score.tokens is not None:
+            by_side[score.side].append((score.value, float(score.tokens)))
     return [LengthBias(side, len(pairs), _pearson(pairs)) for side, pairs in sorted(by_side.items())]
 
 
@@ -56,11 +60,11 @@ def _pearson(pairs: list[tuple[float, float]]) -> float | None:
     return correlation(values, lengths)
 
 
-def calibrate(opinions: Iterable[tuple[Any, str, float]]) -> list[Agreement]:
-    """Every pair of sides that have a turn in common, feedback first; `opinions` are (turn, side, value)."""
-    by_side: defaultdict[str, dict[Any, int]] = defaultdict(dict)
-    for turn, side, value in opinions:
-        by_side[side][turn] = sign(value)
+def calibrate(scores: Iterable[GivenScore]) -> list[JudgeAgreement]:
+    """Every pair of sides that have a turn in common, feedback first."""
+    by_side: defaultdict[str, dict[UUID, int]] = defaultdict(dict)
+    for score in scores:
+        by_side[score.side][score.turn_id] = sign(score.value)
     sides = sorted(by_side, key=lambda side: (side != FEEDBACK, side))
     return [
         agreement(first, second, pairs)
@@ -69,7 +73,7 @@ def calibrate(opinions: Iterable[tuple[Any, str, float]]) -> list[Agreement]:
     ]
 
 
-def agreement(first: str, second: str, pairs: list[tuple[int, int]]) -> Agreement:
+def agreement(first: str, second: str, pairs: list[tuple[int, int]]) -> JudgeAgreement:
     """`pairs` are the signs that both sides give to one turn; at least one."""
     confusion = Counter(pairs)
     total = len(pairs)
@@ -77,7 +81,7 @@ def agreement(first: str, second: str, pairs: list[tuple[int, int]]) -> Agreemen
     of_first, of_second = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
     expected = sum(of_first[s] * of_second[s] for s in SIGNS) / total**2
     kappa = None if expected == 1 else (observed - expected) / (1 - expected)
-    return Agreement(first, second, total, observed, kappa, dict(confusion))
+    return JudgeAgreement(first, second, total, observed, kappa, dict(confusion))
 
 
 def sign(value: float) -> int:
@@ -85,7 +89,7 @@ def sign(value: float) -> int:
     return 0 if abs(value) < 1 / 3 else 1 if value > 0 else -1
 
 
-def text(found: list[Agreement], biases: Iterable[LengthBias] = ()) -> str:
+def text(found: list[JudgeAgreement], biases: Iterable[LengthBias] = ()) -> str:
     """For people: a line and a confusion table for each pair, then a line on length for each side."""
     blocks = list(map(_block, found)) or [
         "no turn has two scores: send feedback, or judge again with `learner score --rubric …`"
@@ -98,7 +102,7 @@ def _shown(value: float | None) -> str:
     return "unknown (one of the two never varies)" if value is None else f"{value:+.2f}"
 
 
-def as_json(found: list[Agreement]) -> list[dict[str, Any]]:
+def as_json(found: list[JudgeAgreement]) -> list[dict[str, Any]]:
     """For machines; the confusion as rows (first side -1, 0, 1) of columns (second side -1, 0, 1)."""
     return [
         {
@@ -113,7 +117,7 @@ def as_json(found: list[Agreement]) -> list[dict[str, Any]]:
     ]
 
 
-def _block(one: Agreement) -> str:
+def _block(one: JudgeAgreement) -> str:
     kappa = "unknown (one side says always the same)" if one.kappa is None else f"{one.kappa:.2f}"
     rows = [f"  {a:>+3d} " + "".join(f"{one.confusion.get((a, b), 0):>7}" for b in SIGNS) for a in SIGNS]
     return "\n".join(

@@ -23,6 +23,7 @@ from learner.teach.prompt import with_hint
 from learner.teach.render import (
     CannotRenderError,
     ControlTokensError,
+    Conversation,
     Ids,
     Render,
     control_tokens,
@@ -123,15 +124,8 @@ class Lessons:
             self._control = control_tokens(model)
             self._render = renderer(model)
         assert taught.prompt_ids is not None
-        return enhanced(
-            self._render,
-            taught.messages,
-            hinted,
-            taught.tools,
-            taught.sampling,
-            taught.prompt_ids,
-            self._control,
-        )
+        conversation = Conversation(taught.messages, taught.tools, taught.sampling)
+        return enhanced(self._render, conversation, hinted, taught.prompt_ids, self._control)
 
     def _measured(self, taught: Taught, made: dict[str, NewHint]) -> str | None:
         """The most informative of several hints; None where no teacher engine is there and idle."""

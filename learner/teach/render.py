@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,25 +69,39 @@ def encoder(model: Path) -> Callable[[str], list[int]]:
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a prompt was rendered from, as the request had it."""
+
+    messages: Sequence[Any]
+    tools: Any = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def template_arguments(self) -> dict[str, Any]:
+        found: Any = self.sampling.get("chat_template_kwargs")
+        return dict(found or {})
+
+
 def enhanced(
     render: Render,
-    messages: Sequence[Any],
+    conversation: Conversation,
     hinted: Sequence[Any],
-    tools: Any,
-    sampling: Any,
     recorded: Ids,
     control: Collection[int] = (),
 ) -> Ids:
-    """The ids of the hinted conversation. `control` has the ids that are more than words.
+    """The prompt ids (P,) of the conversation with the messages `hinted` in the place of its own.
+
+    `recorded` (P,): the prompt ids of the turn. `control`: the ids that are more than words.
 
     Raises:
         ControlTokensError: the hint adds or takes tokens of `control`.
         CannotRenderError: the conversation without the hint is not what was recorded, so that the one with
             it would differ from the turn in more than the hint.
     """
-    arguments = dict((sampling or {}).get("chat_template_kwargs") or {})
-    for offered in _ways(tools):
-        if np.array_equal(render(messages, offered, arguments), recorded):
+    arguments = conversation.template_arguments
+    for offered in _ways(conversation.tools):
+        if np.array_equal(render(conversation.messages, offered, arguments), recorded):
             told = render(hinted, offered, arguments)
             if not np.array_equal(_only(told, control), _only(recorded, control)):
                 raise ControlTokensError("a hint would become control tokens of the chat template")

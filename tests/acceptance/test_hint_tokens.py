@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from learner.teach.prompt import with_hint
-from learner.teach.render import control_tokens, enhanced, renderer
+from learner.teach.render import Conversation, control_tokens, enhanced, renderer
 from local.engine.models import TINY_MODEL
 from store.paths import StatePaths
 
@@ -26,5 +26,5 @@ def test_hints_made_of_the_models_own_tokens_add_no_turn(installed: StatePaths) 
         hint = "".join(chance.choices([*own, *OTHERS], k=chance.randint(1, 12)))
         hinted = with_hint(MESSAGES, hint)
         assert hinted is not None
-        told = enhanced(render, MESSAGES, hinted, None, {}, bare, control)
+        told = enhanced(render, Conversation(MESSAGES), hinted, bare, control)
         assert [n for n in told.tolist() if n in control] == [n for n in bare.tolist() if n in control]

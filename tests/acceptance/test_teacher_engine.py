@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from learner.teach.choose import effect
 from learner.teach.engine import TeacherEngine, TeacherEngineError
 from learner.teach.prompt import with_hint
-from learner.teach.render import Ids, Render, enhanced, renderer
+from learner.teach.render import Conversation, Ids, Render, enhanced, renderer
 from learner.train import model
 from local.engine.__main__ import say
 from local.engine.models import CHAT_MODEL
@@ -157,7 +157,7 @@ def test_a_good_hint_raises_the_corrected_part_and_moves_more_than_an_idle_one(s
     def told(hint: str) -> npt.NDArray[np.float32]:
         hinted = with_hint(messages, hint)
         assert hinted is not None
-        ids = enhanced(school.render, messages, hinted, None, {}, prompt)
+        ids = enhanced(school.render, Conversation(messages), hinted, prompt)
         return school.teacher.logprobs(ids.tolist(), answer)
 
     good, idle = told("The user wants to hear of a giraffe."), told("Be careful with your answer here.")

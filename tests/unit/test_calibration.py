@@ -1,6 +1,13 @@
+import uuid
+
 import pytest
 
 from learner.score.calibration import agreement, as_json, calibrate, length_bias, sign, text
+from store.windows import GivenScore
+
+
+def score(turn, side, value, tokens=None):
+    return GivenScore(uuid.UUID(int=turn), side, value, tokens)
 
 
 def test_agreement_and_kappa_by_hand():
@@ -21,10 +28,11 @@ def test_opposite_sides_have_a_negative_kappa():
 
 
 def test_sides_are_compared_on_the_turns_that_they_share_feedback_first():
-    opinions = [
-        (1, "llm r@1", 1.0), (1, "feedback", 1.0), (2, "llm r@1", -1.0), (2, "rules", 0.0), (3, "rules", 1.0),
+    scores = [
+        score(1, "llm r@1", 1.0), score(1, "feedback", 1.0), score(2, "llm r@1", -1.0),
+        score(2, "rules", 0.0), score(3, "rules", 1.0),
     ]  # fmt: skip
-    found = calibrate(opinions)
+    found = calibrate(scores)
     assert [(one.first, one.second, one.turns) for one in found] == [
         ("feedback", "llm r@1", 1),
         ("llm r@1", "rules", 1),
@@ -33,13 +41,13 @@ def test_sides_are_compared_on_the_turns_that_they_share_feedback_first():
 
 
 def test_nothing_to_compare_says_what_to_do():
-    assert "send feedback" in text(calibrate([(1, "rules", 1.0)]))
+    assert "send feedback" in text(calibrate([score(1, "rules", 1.0)]))
 
 
 def test_a_judge_that_likes_length_is_seen():
     """J14."""
-    said = [("llm", value, tokens) for value, tokens in ((-1, 10), (0, 20), (1, 30))]
-    flat = [("rules", value, 10) for value in (-1, 1)] + [("rules", 1, None)]
+    said = [score(1, "llm", value, tokens) for value, tokens in ((-1, 10), (0, 20), (1, 30))]
+    flat = [score(1, "rules", value, 10) for value in (-1, 1)] + [score(1, "rules", 1)]
     of_llm, of_rules = length_bias(said + flat)
     assert (of_llm.side, of_llm.turns, of_llm.correlation) == ("llm", 3, pytest.approx(1.0))
     assert (of_rules.turns, of_rules.correlation) == (2, None)

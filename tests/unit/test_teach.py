@@ -7,7 +7,7 @@ from learner.teach.demonstrate import conversation
 from learner.teach.engine import _busy
 from learner.teach.leak import quotes
 from learner.teach.prompt import with_hint
-from learner.teach.render import CannotRenderError, enhanced, plain
+from learner.teach.render import CannotRenderError, Conversation, enhanced, plain
 
 ANSWER = "The capital of France is Paris, a city on the Seine with two million people."
 
@@ -119,16 +119,18 @@ def words(messages, tools, arguments):
 def test_the_hinted_prompt_is_only_made_where_the_bare_one_renders_to_what_was_recorded():
     messages, hinted = [{"content": "hi"}], [{"content": "hi, briefly"}]
     recorded = words(messages, None, {})
-    assert enhanced(words, messages, hinted, None, {}, recorded).tolist() == words(hinted, None, {}).tolist()
+    assert (
+        enhanced(words, Conversation(messages), hinted, recorded).tolist() == words(hinted, None, {}).tolist()
+    )
     with pytest.raises(CannotRenderError, match="does not render to the recorded"):
-        enhanced(words, messages, hinted, None, {}, recorded[:-1])
+        enhanced(words, Conversation(messages), hinted, recorded[:-1])
 
 
 def test_tools_are_offered_as_sent_and_bare_and_template_arguments_are_passed_on():
     tools = [{"type": "function", "function": {"name": "f"}}]
     recorded = words([{"content": "hi"}], [{"name": "f"}], {"enable_thinking": False})
     sampling = {"chat_template_kwargs": {"enable_thinking": False}}
-    made = enhanced(words, [{"content": "hi"}], [{"content": "ho"}], tools, sampling, recorded)
+    made = enhanced(words, Conversation([{"content": "hi"}], tools, sampling), [{"content": "ho"}], recorded)
     assert made.tolist() == words([{"content": "ho"}], [{"name": "f"}], {"enable_thinking": False}).tolist()
 
 

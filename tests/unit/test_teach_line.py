@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from learner.teach.line import HINT_CHARACTERS, one_line
 from learner.teach.prompt import FRAME, with_hint
-from learner.teach.render import ControlTokensError, control_tokens, enhanced, renderer
+from learner.teach.render import ControlTokensError, Conversation, control_tokens, enhanced, renderer
 
 #: Special tokens of chat templates in use: ChatML, Llama 2 to 4, Mistral, Gemma, DeepSeek, GLM, Phi, MiniMax.
 SPECIAL = [
@@ -99,7 +99,7 @@ def test_a_hint_adds_no_token_that_is_more_than_words(render, control, hint):
     told = render(with_hint(MESSAGES, hint), None, {})
     assert [n for n in told.tolist() if n in control] == [n for n in bare.tolist() if n in control]
     assert (
-        enhanced(render, MESSAGES, with_hint(MESSAGES, hint), None, {}, bare, control).tolist()
+        enhanced(render, Conversation(MESSAGES), with_hint(MESSAGES, hint), bare, control).tolist()
         == told.tolist()
     )
 
@@ -128,7 +128,7 @@ def test_as_it_was_written_each_of_these_would_have_been_a_token(render, control
     raw = [*MESSAGES[:-1], {"role": "user", "content": MESSAGES[-1]["content"] + FRAME.format(hint=text)}]
     assert np.isin(render(raw, None, {}), sorted(control)).sum() == np.isin(bare, sorted(control)).sum() + 1
     with pytest.raises(ControlTokensError, match="control tokens"):
-        enhanced(render, MESSAGES, raw, None, {}, bare, control)
+        enhanced(render, Conversation(MESSAGES), raw, bare, control)
 
 
 def test_a_word_that_a_tokenizer_was_given_is_a_word(model, control):
