@@ -60,7 +60,7 @@ def _versions(connection: Connection, policy_id: int, arguments: argparse.Namesp
     if arguments.json:
         return json.dumps([publishing.as_json(version, state) for version in found])
     lines = [_line(version, state) for version in found]
-    waits = price.why_wait(price.price(connection, policy_id, state.live), config.publish.max_cold_share)
+    waits = price.why_wait(price.cache_cost(connection, policy_id, state.live), config.publish.max_cold_share)
     return "\n".join([*lines, f"the next publish waits: {waits}"] if waits else lines)
 
 

@@ -19,7 +19,7 @@ class NewHint:
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class AlternativeHint:
     """One of several hints that were written together: only one can teach its turn."""
 
     hint_id: int
@@ -55,13 +55,13 @@ def read_taught(connection: Connection, turn_id: UUID) -> Taught | None:
 
 
 def record(connection: Connection, turn_id: UUID, new: Sequence[NewHint]) -> None:
-    """Adds hints to a turn, the longest last. Those of one transaction are rivals; the newest ones count."""
+    """Adds hints to a turn, the longest last. Those of one transaction are alternatives; the newest count."""
     for hint in new:
         values = {"turn_id": turn_id, "text": hint.text, "prompt_ids": hint.prompt_ids}
         connection.execute(hints.insert().values(**values))
 
 
-def rivals(connection: Connection, batch_id: int, longest: int) -> dict[UUID, list[Rival]]:
+def alternatives(connection: Connection, batch_id: int, longest: int) -> dict[UUID, list[AlternativeHint]]:
     """The hints that were written together with a sample's own, in order, of turns that have several.
 
     `longest`: tokens of prompt and answer, beyond which a hint could not be trained.
@@ -76,13 +76,13 @@ def rivals(connection: Connection, batch_id: int, longest: int) -> dict[UUID, li
         .where(samples.c.batch_id == batch_id, tokens <= longest)
         .order_by(samples.c.position, hints.c.id)
     )
-    found: dict[UUID, list[Rival]] = {}
+    found: dict[UUID, list[AlternativeHint]] = {}
     for turn_id, hint_id, prompt_ids in connection.execute(query):
-        found.setdefault(turn_id, []).append(Rival(hint_id, prompt_ids))
+        found.setdefault(turn_id, []).append(AlternativeHint(hint_id, prompt_ids))
     return {turn_id: several for turn_id, several in found.items() if len(several) > 1}
 
 
-def choose(connection: Connection, batch_id: int, chosen: Mapping[UUID, int]) -> None:
+def use(connection: Connection, batch_id: int, chosen: Mapping[UUID, int]) -> None:
     """From now on these hints teach these turns of the batch."""
     for turn_id, hint_id in chosen.items():
         of_turn = (samples.c.batch_id == batch_id) & (samples.c.turn_id == turn_id)

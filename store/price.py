@@ -1,4 +1,4 @@
-"""What a publish costs: prefixes that were cached under the version before and are computed again."""
+"""Cache cost of a publish: prompt tokens cached under the previous version that must be computed again."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,15 +9,15 @@ from store.tables import turns
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
-    """Tokens under one version. The next publish would make sessions pay about `cold` again."""
+class CacheCost:
+    """Tokens that were computed under one version. The next publish would cost about `cold` again."""
 
     cold: int  # prompt and answer of the parent turn, where another version had computed them
-    fresh: int  # whatever else was computed: new messages and answers
+    fresh: int  # all others: new messages and answers
 
 
-def price(connection: Connection, policy_id: int, version: int) -> Price:
-    """Over the turns that a version alone answered. A turn without known parent is all fresh."""
+def cache_cost(connection: Connection, policy_id: int, version: int) -> CacheCost:
+    """Over the turns that a version alone answered. A turn without a known parent is all fresh."""
     parent = turns.alias("parent")
     mine = and_(
         turns.c.policy_id == policy_id,
@@ -34,16 +34,16 @@ def price(connection: Connection, policy_id: int, version: int) -> Price:
         .join(parent, parent.c.id == turns.c.parent_id, isouter=True)
         .where(mine)
     )
-    return Price(*(int(value) for value in connection.execute(query).one()))
+    return CacheCost(*(int(value) for value in connection.execute(query).one()))
 
 
-def why_wait(paid: Price, limit: float) -> str | None:
+def why_wait(cost: CacheCost, limit: float) -> str | None:
     """Why the next publish should wait for more traffic; None where it need not. `limit` 0: none."""
-    if limit == 0 or paid.cold <= limit * paid.fresh:
+    if limit == 0 or cost.cold <= limit * cost.fresh:
         return None
     return (
-        f"the last publish made {paid.cold} cached tokens cold, {paid.fresh} others were computed since; "
-        f"publish.max_cold_share = {limit:g} waits for {paid.cold / limit:.0f}"
+        f"the last publish made {cost.cold} cached tokens cold, {cost.fresh} others were computed since; "
+        f"publish.max_cold_share = {limit:g} waits for {cost.cold / limit:.0f}"
     )
 
 

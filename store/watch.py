@@ -26,7 +26,7 @@ LEFTOVERS = ("<tool_call>", "<|tool_call", "[TOOL_CALLS]", "<function=")
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampleMean:
     """A mean over so many turns, and their variance; None where there are too few for one."""
 
     count: int
@@ -34,20 +34,20 @@ class Sampled:
     variance: float | None
 
 
-UNSEEN = Sampled(0, None, None)
+NO_SAMPLE = SampleMean(0, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class VersionFigures:
     """A version's turns."""
 
-    score: Sampled
-    length: Sampled  # tokens of an answer, without those that must not be trained
-    refusals: Sampled = UNSEEN  # 1 for an answer that begins as refusals do, else 0
-    unreadable: Sampled = UNSEEN  # of the answers that call tools: 1 for one whose calls cannot be read
+    score: SampleMean
+    length: SampleMean  # tokens of an answer, without those that must not be trained
+    refusals: SampleMean = NO_SAMPLE  # 1 for an answer that begins as refusals do, else 0
+    unreadable: SampleMean = NO_SAMPLE  # of the answers that call tools: 1 for one whose calls cannot be read
 
 
-def observed(connection: Connection, policy_id: int, version: int) -> Observed:
+def figures(connection: Connection, policy_id: int, version: int) -> VersionFigures:
     """Of main turns that this version alone answered; the newest 2000 of them."""
     value = counting()
     refuses = turns.c.response_text.regexp_match(REFUSAL, flags="i")
@@ -62,14 +62,14 @@ def observed(connection: Connection, policy_id: int, version: int) -> Observed:
         .limit(_NEWEST)
         .subquery()
     )
-    figures = [
+    columns = [
         figure(column)
         for column in (mine.c.score, mine.c.length, mine.c.refuses)
         for figure in (func.count, func.avg, func.var_samp)
     ]
-    row = connection.execute(select(*figures)).one()
+    row = connection.execute(select(*columns)).one()
     called = connection.execute(_with_tools(policy_id, version)).all()
-    return Observed(
+    return VersionFigures(
         _sampled(*row[:3]), _sampled(*row[3:6]), _sampled(*row[6:]), share(map(_unreadable, called))
     )
 
@@ -111,14 +111,14 @@ def is_readable(call: Any) -> bool:
         return False
 
 
-def share(those: Iterable[bool]) -> Sampled:
+def share(those: Iterable[bool]) -> SampleMean:
     """How many of them hold, as a mean of ones and zeros."""
     known = list(those)
     if len(known) < 2:
-        return Sampled(len(known), float(known[0]) if known else None, None)
+        return SampleMean(len(known), float(known[0]) if known else None, None)
     mean = sum(known) / len(known)
-    return Sampled(len(known), mean, mean * (1 - mean) * len(known) / (len(known) - 1))
+    return SampleMean(len(known), mean, mean * (1 - mean) * len(known) / (len(known) - 1))
 
 
-def _sampled(count: int, mean: object, variance: object) -> Sampled:
-    return Sampled(count, *(None if value is None else float(str(value)) for value in (mean, variance)))
+def _sampled(count: int, mean: object, variance: object) -> SampleMean:
+    return SampleMean(count, *(None if value is None else float(str(value)) for value in (mean, variance)))

@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from learner.train.rows import Piece
+from learner.train.rows import RowPiece
 
 Span: TypeAlias = tuple[int, int]
 
@@ -33,13 +33,13 @@ def register() -> str:
     return NAME
 
 
-def as_mask(pieces: Sequence[Piece]) -> Tensor:
+def as_mask(pieces: Sequence[RowPiece]) -> Tensor:
     """What a row's pieces are as an attention mask: (1, 1, pieces, 2)."""
     return torch.tensor([[[(piece.start, piece.after) for piece in pieces]]])
 
 
 def causal(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, pieces: Sequence[Piece] = (Piece(0, 0),)
+    query: Tensor, key: Tensor, value: Tensor, scale: float, pieces: Sequence[RowPiece] = (RowPiece(0, 0),)
 ) -> Tensor:
     """Causal attention, (B, H, L, D), of query (B, H, L, D) over key and value (B, KV, L, D); H is a multiple
     of KV, and heads next to each other share keys. With several `pieces`, each token sees only what comes
@@ -49,7 +49,7 @@ def causal(
     return out
 
 
-def _views(pieces: Sequence[Piece], length: int) -> Iterator[tuple[Span, list[Span]]]:
+def _views(pieces: Sequence[RowPiece], length: int) -> Iterator[tuple[Span, list[Span]]]:
     """Each piece as a span of the row, and the spans before it that all its tokens see."""
     path: list[Span] = []
     ends = [*(piece.start for piece in pieces[1:]), length]
@@ -72,7 +72,7 @@ def _forward(
     query, key = query.to(value.dtype), key.to(value.dtype)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     if mask is not None and mask.dtype == torch.int64:
-        pieces = [Piece(*piece) for piece in mask[0, 0].tolist()]
+        pieces = [RowPiece(*piece) for piece in mask[0, 0].tolist()]
         return causal(query, key, value, scale, pieces).transpose(1, 2), None
     plain = mask is None and not options.get("dropout") and options.get("position_bias") is None
     whole = query.shape[2:] == key.shape[2:] == value.shape[2:] and query.shape[2] > 1

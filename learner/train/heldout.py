@@ -18,7 +18,7 @@ from learner.train.sample import Sample, pack
 from learner.train.weights import Weights
 
 #: Fewer turns say too little.
-LEAST = 4
+LEAST_TURNS = 4
 #: `steps.metrics` of a version that was tried on nothing.
 UNKNOWN: Metrics = {"held/kl_last": None, "held/kl_base": None, "held/good": None, "held/bad": None}
 
@@ -31,7 +31,7 @@ def begin(
     `base`: also with the base model, which costs one more pass. `budget`: tokens of one forward pass.
     """
     fitting = [sample for sample in samples if int(sample.ids.max()) < model.vocabulary(weights.model)]
-    if len(fitting) < LEAST:
+    if len(fitting) < LEAST_TURNS:
         return lambda: {"held/turns": float(len(fitting)), **UNKNOWN}
     before = _logprobs(nullcontext(weights.model), fitting, budget)
 

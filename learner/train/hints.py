@@ -1,4 +1,4 @@
-"""Which of a turn's hints teaches: the one that moves the answer's log-probabilities most.
+"""Chooses the hint that teaches a turn: the one that moves the answer's log-probabilities most.
 
 Several judges may have had several ideas; where no teacher engine measured them, the scorer wrote them all.
 They are measured here before the step, by the pass that is the teacher anyway: these weights, the stored
@@ -16,34 +16,40 @@ from learner.train import model
 from learner.train.ledger import Ledger, Work
 from learner.train.sample import Sample
 from learner.train.weights import Weights
-from store.hints import Rival
+from store.hints import AlternativeHint
 
 
-def settle(ledger: Ledger, token: int, weights: Weights, work: Work) -> Work:
-    """The work with each turn's most informative hint; it is also the one in `samples` from then on.
+def choose_hints(ledger: Ledger, token: int, weights: Weights, work: Work) -> Work:
+    """The work with each turn's most effective hint, which is also written to `samples`.
 
     Raises:
         store.leases.LeaseLostError: another step has begun.
     """
-    if not work.rivals:
+    if not work.alternatives:
         return work
-    several = [sample for sample in work.samples if sample.turn_id in work.rivals]
-    best = {sample.turn_id: choose(weights, sample, work.rivals[sample.turn_id]) for sample in several}
-    ledger.choose_hints(token, work, {turn: rival.hint_id for turn, rival in best.items()})
+    several = [sample for sample in work.samples if sample.turn_id in work.alternatives]
+    best = {
+        sample.turn_id: most_effective(weights, sample, work.alternatives[sample.turn_id])
+        for sample in several
+    }
+    ledger.choose_hints(token, work, {turn: hint.hint_id for turn, hint in best.items()})
     samples = [_told(s, best[s.turn_id]) if s.turn_id in best else s for s in work.samples]
     return replace(work, samples=samples)
 
 
 @torch.no_grad()
-def choose(weights: Weights, sample: Sample, rivals: list[Rival]) -> Rival:
+def most_effective(weights: Weights, sample: Sample, alternatives: list[AlternativeHint]) -> AlternativeHint:
     """The hint with the largest effect; where several have it, the last of them."""
     untold = _logprobs(weights, sample)
-    told = {n: _logprobs(weights, _told(sample, rival).as_hinted()) for n, rival in enumerate(rivals)}
-    return rivals[by_effect(told, untold)[-1]]
+    told = {
+        n: _logprobs(weights, _told(sample, alternative).as_hinted())
+        for n, alternative in enumerate(alternatives)
+    }
+    return alternatives[by_effect(told, untold)[-1]]
 
 
-def _told(sample: Sample, rival: Rival) -> Sample:
-    return replace(sample, hinted_prompt=np.asarray(rival.prompt_ids, np.int64))
+def _told(sample: Sample, hint: AlternativeHint) -> Sample:
+    return replace(sample, hinted_prompt=np.asarray(hint.prompt_ids, np.int64))
 
 
 def _logprobs(weights: Weights, sample: Sample) -> npt.NDArray[np.float32]:

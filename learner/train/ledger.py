@@ -12,7 +12,7 @@ from learner.train.sample import Sample, from_turn
 from store import batches, heldout, hints, leases, policies, publishing, steps, versions
 from store.batches import BaselineState, StepSettings, StoredBatch
 from store.config_model import Config
-from store.hints import Rival
+from store.hints import AlternativeHint
 from store.policies import Policy
 from store.steps import Metrics
 
@@ -37,7 +37,7 @@ class Work:
     baseline: BaselineState  # after the batch
     policy: Policy
     samples: list[Sample]
-    rivals: dict[uuid.UUID, list[Rival]]  # of turns with several hints that nobody has measured
+    alternatives: dict[uuid.UUID, list[AlternativeHint]]  # of turns with several hints, not compared yet
     held_out: list[Sample]  # scored turns that no step has trained, newest first
     head: int  # the version to go on from
     head_number: int | None  # the step that made it; None: the base model
@@ -90,7 +90,7 @@ class Ledger:
                 baseline=baseline,
                 policy=policy,
                 samples=[from_turn(row) for row in batches.members(connection, batch_id)],
-                rivals=hints.rivals(connection, batch_id, used.trainer.max_tokens),
+                alternatives=hints.alternatives(connection, batch_id, used.trainer.max_tokens),
                 held_out=[from_turn(row) for row in held_out],
                 head=head,
                 head_number=steps.number_of(connection, policy.id, head),
@@ -104,7 +104,7 @@ class Ledger:
         """Writes which hint teaches each turn. Raises LeaseLostError for an old token."""
         with self.engine.begin() as connection:
             leases.check(connection, self.lease, token)
-            hints.choose(connection, work.batch.id, chosen)
+            hints.use(connection, work.batch.id, chosen)
 
     def next_version(self, policy_id: int) -> int:
         with self.engine.begin() as connection:

@@ -16,7 +16,7 @@ HEAD_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TokenScores:
     """Per scored position, float32: log-probability of the token, (N,), or of each of K tokens, (N, K), and
     entropy of the distribution, (N,)."""
 
@@ -25,9 +25,10 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
-    """What a teacher says of each position, without gradient: log-probability of the token, (N,), and the ids
-    and log-probabilities of its K likeliest tokens, (N, K)."""
+class TeacherScores:
+    """A teacher's scores per scored position, without gradient: log-probability of the token, (N,), and the
+    ids and log-probabilities of the K likeliest tokens there, (N, K). NaN (and id 0) where no teacher scored
+    the position."""
 
     logprobs: Tensor
     likeliest: Tensor
@@ -36,7 +37,7 @@ class Taught:
 
 def score(
     hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor, head_gradient: Tensor | None = None
-) -> Scored:
+) -> TokenScores:
     """Log-softmax(hidden·headᵀ / temperature) at `tokens`.
 
     hidden (N, D): the state at the position *before* each token; head (V, D); tokens (N,) or (N, K) int64;
@@ -45,11 +46,13 @@ def score(
     """
     columns = tokens.view(len(tokens), -1)
     logprobs, entropy = _Score.apply(hidden, head, columns, temperature, head_gradient)  # type: ignore[no-untyped-call]
-    return Scored(logprobs.view(tokens.shape), entropy)
+    return TokenScores(logprobs.view(tokens.shape), entropy)
 
 
 @torch.no_grad()
-def teach(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor, count: int) -> Taught:
+def score_with_likeliest(
+    hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor, count: int
+) -> TeacherScores:
     """As `score`, tokens (N,), and the `count` likeliest tokens of each position, by falling probability."""
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     for rows in _chunks(len(tokens), len(head)):
@@ -57,7 +60,7 @@ def teach(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor, cou
         likely, likeliest = every.topk(count, -1)
         found.append((every.gather(-1, tokens[rows, None])[:, 0], likeliest, likely))
     logprobs, likeliest, likely = (torch.cat(pieces) for pieces in zip(*found, strict=True))
-    return Taught(logprobs, likeliest, likely)
+    return TeacherScores(logprobs, likeliest, likely)
 
 
 class _Score(torch.autograd.Function):

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from learner.train.objective import MATCHED, Totals
+from learner.train.objective import MATCHING_RATIOS, Totals
 from learner.train.sample import Sample
 
 Metrics: TypeAlias = Mapping[str, float | None]
@@ -54,7 +54,7 @@ def _first_ratio(differences: Sequence[float]) -> dict[str, float | None]:
     if not differences:
         return {f"first_ratio/{name}": None for name in names}
     logs = np.array(differences)
-    outside = (logs < np.log(MATCHED[0])) | (logs > np.log(MATCHED[1]))
+    outside = (logs < np.log(MATCHING_RATIOS[0])) | (logs > np.log(MATCHING_RATIOS[1]))
     figures = (logs.mean(), logs.std(), np.quantile(np.abs(logs), 0.99), outside.mean())
     return {f"first_ratio/{name}": float(figure) for name, figure in zip(names, figures, strict=True)}
 
@@ -68,8 +68,8 @@ def unusual_ratio(metrics: Metrics) -> str | None:
         return None
     return (
         f"trainer and engine differ by more than rounding on the same weights (mean {mean:+.3f} nats, "
-        f"99% within {p99:.2f}, {share:.0%} of tokens outside {MATCHED}): does the engine serve the version "
-        "and the temperature that were recorded?"
+        f"99% within {p99:.2f}, {share:.0%} of tokens outside {MATCHING_RATIOS}): "
+        "does the engine serve the version and the temperature that were recorded?"
     )
 
 

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from learner.train import attention, norm, residual
-from learner.train.logprobs import Scored, Taught, score, teach
-from learner.train.rows import Ids, Piece, Row, Sharing, plan
+from learner.train.logprobs import TeacherScores, TokenScores, score, score_with_likeliest
+from learner.train.rows import Ids, Row, RowPiece, Sharing, plan
 from learner.train.sample import Sample
 
 HfModel: TypeAlias = Any  # transformers is untyped
@@ -85,7 +85,7 @@ def vocabulary(model: HfModel) -> int:
     return int(head(model).shape[0])
 
 
-def answers(model: HfModel, samples: Sequence[Sample]) -> Scored:
+def answers(model: HfModel, samples: Sequence[Sample]) -> TokenScores:
     """Scores the samples' answers, token after token, laid end to end: (ΣT,), at their temperatures."""
     return scores(model, plan(samples, 0, "nothing"))
 
@@ -95,7 +95,7 @@ def scores(
     rows: Sequence[Row],
     head_gradient: Tensor | None = None,
     beside: Tensor | None = None,
-) -> Scored:
+) -> TokenScores:
     """As `answers`, of all samples of the rows. With `beside`, (ΣT, K), K more tokens of each position:
     (ΣT, 1 + K). `head_gradient`: see `score`. A row that branches comes alone."""
     hidden, tokens, temperature = _scored_positions(model, rows)
@@ -105,10 +105,10 @@ def scores(
 
 
 @torch.no_grad()
-def taught(model: HfModel, samples: Sequence[Sample], count: int) -> Taught:
+def answers_with_likeliest(model: HfModel, samples: Sequence[Sample], count: int) -> TeacherScores:
     """As `answers`, and the `count` likeliest tokens of each position."""
     hidden, tokens, temperature = _scored_positions(model, plan(samples, 0, "nothing"))
-    return teach(hidden, head(model), tokens, temperature, count)
+    return score_with_likeliest(hidden, head(model), tokens, temperature, count)
 
 
 def _scored_positions(model: HfModel, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
@@ -150,7 +150,7 @@ def _hidden(model: HfModel, ids: Tensor, **more: Tensor) -> Tensor:
     return states
 
 
-def _branched(model: HfModel, ids: Ids, positions: Ids, pieces: Sequence[Piece]) -> Tensor:
+def _branched(model: HfModel, ids: Ids, positions: Ids, pieces: Sequence[RowPiece]) -> Tensor:
     """As `_hidden`, of one row that branches: (1, L, D)."""
     places = torch.from_numpy(positions)[None]
     mask = attention.as_mask(pieces)
@@ -189,7 +189,7 @@ def _rotations(config: Any) -> set[str]:
 def _branches_well(model: HfModel) -> bool:
     """Whether the states of a branch are, on an example, those of the same tokens alone."""
     ids = (np.arange(32) * 7919 + 104_729) % vocabulary(model)  # all over it: special tokens alone are noise
-    positions, pieces = np.r_[:24, 16:24], (Piece(0, 0), Piece(24, 16))
+    positions, pieces = np.r_[:24, 16:24], (RowPiece(0, 0), RowPiece(24, 16))
     found = _branched(model, ids, positions, pieces)[0, 24:].float()
     alone = _hidden(model, torch.from_numpy(np.r_[ids[:16], ids[24:]])[None])[0, 16:].float()
     return bool((found - alone).norm() <= BRANCH_TOLERANCE * alone.norm())

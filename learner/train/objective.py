@@ -10,7 +10,7 @@ from torch import Tensor
 from learner.train import loss, model
 from learner.train.rows import Row, passes, plan
 from learner.train.sample import Sample
-from learner.train.teacher import ask, whose
+from learner.train.teacher import score_hinted, teaching_model
 from learner.train.weights import Weights
 from store.config_learning import Loss, Trainer
 
@@ -19,7 +19,7 @@ DUAL_CLIP = 3.0
 #: On a CPU a matrix product of so many rows is as fast as a larger one, and takes less memory.
 CPU_TOKENS = 512
 #: Ratios trainer/engine outside this region count as mismatched.
-MATCHED = (0.9, 1.1)
+MATCHING_RATIOS = (0.9, 1.1)
 
 
 @dataclass(slots=True)
@@ -76,8 +76,8 @@ def _one(
 ) -> Totals:
     """One forward and backward pass; `samples` and their `shares` in the order of the rows' answers."""
     reference = _reference(weights, rows) if settings.kl > 0 else None
-    with whose(weights, settings) as teaching:
-        teacher = ask(teaching, samples, settings.opd_top_k if settings.mode != "rl" else 0, budget)
+    with teaching_model(weights, settings) as teaching:
+        teacher = score_hinted(teaching, samples, settings.opd_top_k if settings.mode != "rl" else 0, budget)
     scored = model.scores(weights.model, rows, weights.head_gradient(), teacher.likeliest)
     new, student = scored.logprobs[:, 0], scored.logprobs[:, 1:]
     device = new.device
@@ -133,5 +133,5 @@ def _totals(value: float, old: Tensor, rollout: Tensor, kl: Tensor, entropy: Ten
         entropy=float(entropy.sum()),
         recorded=float(recorded.sum()),
         mismatch=float(loss.k3(rollout[recorded], old[recorded]).sum()),
-        mismatched=float(((ratio < MATCHED[0]) | (ratio > MATCHED[1])).sum()),
+        mismatched=float(((ratio < MATCHING_RATIOS[0]) | (ratio > MATCHING_RATIOS[1])).sum()),
     )

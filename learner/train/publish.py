@@ -55,7 +55,7 @@ def _after_trial(
     if problem is not None:
         versions.refuse(connection, policy_id, trial.version, f"on trial {problem}")
         return f"refused version={trial.version} because on trial {problem}"
-    scored = watch.observed(connection, policy_id, trial.version).score.count
+    scored = watch.figures(connection, policy_id, trial.version).score.count
     over = trial.since is not None and (now - trial.since).total_seconds() >= config.publish.trial_seconds
     if not over and (config.watch.turns == 0 or scored < config.watch.turns):
         return None
@@ -81,9 +81,9 @@ def _next(connection: Connection, policy_id: int, live: int, config: Config, *, 
 
 def _too_soon(connection: Connection, policy_id: int, live: int, config: Config) -> bool:
     limit = config.publish.max_cold_share
-    return limit > 0 and price.why_wait(price.price(connection, policy_id, live), limit) is not None
+    return limit > 0 and price.why_wait(price.cache_cost(connection, policy_id, live), limit) is not None
 
 
 def _worse(connection: Connection, policy_id: int, version: int, than: int, config: Config) -> str | None:
-    now, before = (watch.observed(connection, policy_id, number) for number in (version, than))
+    now, before = (watch.figures(connection, policy_id, number) for number in (version, than))
     return worse(now, before, config.watch)

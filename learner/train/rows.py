@@ -25,7 +25,7 @@ LARGEST_ROW = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowPiece:
     """Tokens of a row from `start` up to the next piece's: they go on after the first `after` tokens of the
     sample that ends where the piece begins."""
 
@@ -45,7 +45,7 @@ class Row:
     members: tuple[int, ...]
     ids: Ids
     positions: Ids
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RowPiece, ...]
     before: Ids
     tokens: Ids
     temperature: npt.NDArray[np.float32]
@@ -114,7 +114,7 @@ def _lay(samples: Sequence[Sample], chains: Sequence[Sequence[int]]) -> Row:
     for chain in chains:
         whole = samples[chain[-1]].ids
         after = _common(last, whole)
-        pieces.append(Piece(start, after))
+        pieces.append(RowPiece(start, after))
         path = np.concatenate([path[:after], np.arange(start, start + len(whole) - after)])
         ids.append(whole[after:])
         positions.append(np.arange(after, len(whole)))

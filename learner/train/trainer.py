@@ -68,7 +68,7 @@ class _Update:
 
 
 @dataclass(slots=True)
-class _Loaded:
+class _LoadedModel:
     """What is in memory. `version` is None while it is ahead of what is durable."""
 
     base: Path
@@ -89,7 +89,7 @@ class Trainer:
         self.checkpoints = paths.checkpoints(config.policy.name).resolve()
         self.versions = paths.versions(config.policy.name).resolve()
         self.ledger = Ledger(engine, config.policy.name, self.checkpoints)
-        self._loaded: _Loaded | None = None
+        self._loaded: _LoadedModel | None = None
 
     def recover(self) -> list[int]:
         """Adopts durable checkpoints whose rows were lost in a crash; returns their batches' ids."""
@@ -114,7 +114,7 @@ class Trainer:
         if work.outdated:
             return self._skip(token, work, "not_an_ancestor", began)
         loaded = self._at(work)
-        work = hints.settle(self.ledger, token, loaded.weights, work)
+        work = hints.choose_hints(self.ledger, token, loaded.weights, work)
         update = self._update(loaded, work)
         if isinstance(update, Refusal):
             return self._skip(token, work, update.reason, began, update.detail)
@@ -132,7 +132,7 @@ class Trainer:
         self.ledger.skip(token, work, reason, detail)
         return StepReport(work.batch.id, "skipped", reason, None, None, None, time.monotonic() - began)
 
-    def _at(self, work: Work) -> _Loaded:
+    def _at(self, work: Work) -> _LoadedModel:
         """Weights and optimizer of the version to go on from."""
         if self._loaded is not None and self._loaded.version == work.head:
             return self._loaded
@@ -144,7 +144,7 @@ class Trainer:
         self._loaded.version = work.head
         return self._loaded
 
-    def _load(self, base: Path) -> _Loaded:
+    def _load(self, base: Path) -> _LoadedModel:
         settings = self.config.trainer
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -153,9 +153,9 @@ class Trainer:
         trained = weights.of(loaded, settings, self.config.loss)
         count = sum(master.numel() for master in trained.masters.values())
         log.info("training %d tensors, %d numbers, of %s", len(trained.masters), count, base.name)
-        return _Loaded(base, trained, optimizer.adamw(trained.masters.values()), None)
+        return _LoadedModel(base, trained, optimizer.adamw(trained.masters.values()), None)
 
-    def _update(self, loaded: _Loaded, work: Work) -> _Update | Refusal:
+    def _update(self, loaded: _LoadedModel, work: Work) -> _Update | Refusal:
         """One optimizer step in memory. Refused, nothing was applied."""
         settings = work.settings.trainer
         loss = work.settings.loss
@@ -175,14 +175,14 @@ class Trainer:
         seconds = time.monotonic() - began
         return _Update({**measured, **compared(), "perf/tokens_per_second": tokens / seconds})
 
-    def _try_on_held_out(self, loaded: _Loaded, work: Work, loss: Loss) -> Callable[[], Metrics]:
+    def _try_on_held_out(self, loaded: _LoadedModel, work: Work, loss: Loss) -> Callable[[], Metrics]:
         """Begins to compare the weights before the step with those after it, which the result measures."""
         has_base = loss.kl > 0 or isinstance(loaded.weights, LoraWeights)
         base = has_base and self.config.publish.max_kl > 0
         budget = objective.token_budget(loaded.weights, self.config.trainer)
         return heldout.begin(loaded.weights, work.held_out, budget, base=base)
 
-    def _make_durable(self, loaded: _Loaded, work: Work, update: _Update, began: float) -> StepRecord:
+    def _make_durable(self, loaded: _LoadedModel, work: Work, update: _Update, began: float) -> StepRecord:
         """Writes the version, then the checkpoint; with the latter the step counts."""
         version = self.ledger.next_version(work.policy.id)
         path = self.versions / str(version)
@@ -204,13 +204,13 @@ class Trainer:
         checkpoint.write(final, loaded.weights, loaded.optimizer, record, work.baseline)
         return record
 
-    def _export(self, loaded: _Loaded, path: Path) -> None:
+    def _export(self, loaded: _LoadedModel, path: Path) -> None:
         if self.config.publish.form == "full":
             export.write_merged(path, loaded.base, loaded.weights)
         elif isinstance(loaded.weights, LoraWeights):
             export.write_adapter(path, loaded.base, loaded.weights.adapters, self.config.trainer)
 
-    def _probe(self, loaded: _Loaded) -> Probe:
+    def _probe(self, loaded: _LoadedModel) -> Probe:
         ids = probe.prompts(loaded.base, model.vocabulary(loaded.weights.model))
         if self.config.publish.form == "adapter":
             return probe.measure(loaded.weights.model, ids)

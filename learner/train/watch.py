@@ -9,10 +9,10 @@ import math
 from statistics import NormalDist
 
 from store.config_learning import Watch
-from store.watch import Observed, Sampled
+from store.watch import SampleMean, VersionFigures
 
 
-def worse(now: Observed, before: Observed, settings: Watch) -> str | None:
+def worse(now: VersionFigures, before: VersionFigures, settings: Watch) -> str | None:
     """Why `now` is worse than `before`; None where it is not, or where too little is known."""
     if settings.turns == 0 or min(now.score.count, before.score.count) < settings.turns:
         return None
@@ -26,7 +26,7 @@ def worse(now: Observed, before: Observed, settings: Watch) -> str | None:
     return _other_length(now, before, settings, z) or _other_habits(now, before, settings, z)
 
 
-def _other_length(now: Observed, before: Observed, settings: Watch, z: float) -> str | None:
+def _other_length(now: VersionFigures, before: VersionFigures, settings: Watch, z: float) -> str | None:
     for word, longer, shorter in (
         ("longer", now.length, before.length),
         ("shorter", before.length, now.length),
@@ -39,7 +39,7 @@ def _other_length(now: Observed, before: Observed, settings: Watch, z: float) ->
     return None
 
 
-def _other_habits(now: Observed, before: Observed, settings: Watch, z: float) -> str | None:
+def _other_habits(now: VersionFigures, before: VersionFigures, settings: Watch, z: float) -> str | None:
     for words, rate, earlier, limit in (
         ("answers that refuse", now.refusals, before.refusals, settings.refusals),
         ("tool calls that cannot be read", now.unreadable, before.unreadable, settings.tools),
@@ -52,7 +52,7 @@ def _other_habits(now: Observed, before: Observed, settings: Watch, z: float) ->
     return None
 
 
-def certain_fall(now: Sampled, before: Sampled, z: float) -> float | None:
+def certain_fall(now: SampleMean, before: SampleMean, z: float) -> float | None:
     """The part of a fall of the mean that `z` standard errors leave; None where there is no variance yet."""
     if now.mean is None or before.mean is None or now.variance is None or before.variance is None:
         return None
@@ -60,16 +60,16 @@ def certain_fall(now: Sampled, before: Sampled, z: float) -> float | None:
     return before.mean - now.mean - z * error
 
 
-def _surely_rose(now: Sampled, before: Sampled, limit: float, z: float) -> bool:
+def _surely_rose(now: SampleMean, before: SampleMean, limit: float, z: float) -> bool:
     """Whether a mean surely rose by more than the limit: what would be a fall the other way round."""
     rise = certain_fall(before, now, z)
     return rise is not None and rise > limit
 
 
-def _surely_above(larger: Sampled, smaller: Sampled, factor: float, z: float) -> bool:
+def _surely_above(larger: SampleMean, smaller: SampleMean, factor: float, z: float) -> bool:
     """Whether one mean surely is above the other by a factor."""
     if smaller.mean is None or smaller.variance is None:
         return False
-    scaled = Sampled(smaller.count, factor * smaller.mean, factor**2 * smaller.variance)
+    scaled = SampleMean(smaller.count, factor * smaller.mean, factor**2 * smaller.variance)
     fall = certain_fall(scaled, larger, z)
     return fall is not None and fall > 0

@@ -67,9 +67,9 @@ def test_a_replay_chooses_the_same_hint_and_an_earlier_or_a_later_lesson_takes_n
     seen = []
     for _ in range(2):
         work = trainer.ledger.read(batch_id, settings)
-        assert [len(of) for of in work.rivals.values()] == [2]
+        assert [len(of) for of in work.alternatives.values()] == [2]
         token = trainer.ledger.acquire()
-        told = choosing.settle(trainer.ledger, token, trainer._at(work).weights, work)
+        told = choosing.choose_hints(trainer.ledger, token, trainer._at(work).weights, work)
         seen.append(
             (rows(db, TOLD), [s.hinted_prompt.tolist() for s in told.samples if s.hinted_prompt is not None])
         )
@@ -80,7 +80,7 @@ def test_a_hint_that_would_be_too_long_to_train_is_no_rival(db, settings):
     long = np.random.default_rng(1).integers(0, 512, 24).astype(np.int32)
     lesson(db, 1, ("too long to train", long), ("short", PROMPT))
     batch_id = close(db, settings)
-    assert Trainer(db, settings).ledger.read(batch_id, settings).rivals == {}
+    assert Trainer(db, settings).ledger.read(batch_id, settings).alternatives == {}
 
 
 def test_a_trainer_that_lost_its_lease_chooses_nothing(db, settings):
@@ -91,7 +91,7 @@ def test_a_trainer_that_lost_its_lease_chooses_nothing(db, settings):
     old = trainer.ledger.acquire()
     trainer.ledger.acquire()
     with pytest.raises(LeaseLostError):
-        choosing.settle(trainer.ledger, old, trainer._at(work).weights, work)
+        choosing.choose_hints(trainer.ledger, old, trainer._at(work).weights, work)
     assert rows(db, TOLD) == [("a long one that changes nothing",)]
 
 

@@ -135,5 +135,5 @@ def test_the_logit_of_the_answers_own_token_is_not_rounded_to_bfloat16():
     head = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.bfloat16)
     found = logprobs.score(hidden, head, torch.tensor([0]), torch.ones(1)).logprobs.item()
     assert found == pytest.approx(-math.log1p(math.exp(-0.03125)), abs=1e-6)
-    taught = logprobs.teach(hidden, head, torch.tensor([0]), torch.ones(1), 1)
+    taught = logprobs.score_with_likeliest(hidden, head, torch.tensor([0]), torch.ones(1), 1)
     assert taught.logprobs.item() == pytest.approx(found, abs=1e-6)

@@ -5,7 +5,7 @@ import uuid
 import numpy as np
 import pytest
 
-from learner.train.rows import LEAST_SHARED, Piece, passes, plan
+from learner.train.rows import LEAST_SHARED, RowPiece, passes, plan
 from learner.train.sample import Sample
 
 
@@ -65,7 +65,7 @@ def test_a_branch_holds_only_how_its_sample_goes_on():
     (row, other) = plan(BATCH, 512, "branches")
     assert (row.members, other.members) == ((3, 1, 4, 2), (0,))
     assert row.ids.tolist() == CHAIN[2] + told(3000, 9)
-    assert row.pieces == (Piece(0, 0), Piece(110, 102))
+    assert row.pieces == (RowPiece(0, 0), RowPiece(110, 102))
     assert row.positions.tolist() == [*range(110), *range(102, 111)]
 
 

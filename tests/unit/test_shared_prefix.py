@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from learner.train import attention, model, objective, weights
-from learner.train.rows import Piece, plan
+from learner.train.rows import RowPiece, plan
 from learner.train.sample import Sample
 from store.config_learning import Loss, Trainer
 from tests.fakes.tiny_llama import VOCABULARY, save
@@ -118,7 +118,7 @@ def test_a_replay_has_the_same_bits(base):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-PIECES = (Piece(0, 0), Piece(130, 100), Piece(131, 60), Piece(240, 130), Piece(250, 0))
+PIECES = (RowPiece(0, 0), RowPiece(130, 100), RowPiece(131, 60), RowPiece(240, 130), RowPiece(250, 0))
 
 
 def visible(pieces, length):

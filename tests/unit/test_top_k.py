@@ -96,7 +96,7 @@ def test_the_head_gives_many_tokens_of_a_position_as_it_gives_one():
 def test_a_teachers_likeliest_tokens_are_those_of_the_whole_softmax():
     hidden, head = torch.randn(9, 16), torch.randn(50, 16)
     tokens = torch.arange(9)
-    found = logprobs.teach(hidden, head, tokens, torch.full((9,), 0.7), 5)
+    found = logprobs.score_with_likeliest(hidden, head, tokens, torch.full((9,), 0.7), 5)
     every = (hidden @ head.T / 0.7).log_softmax(-1)
     torch.testing.assert_close(found.logprobs, every[tokens, tokens])
     torch.testing.assert_close(found.likely, every.topk(5).values)

@@ -18,7 +18,7 @@ from learner.train.sample import Sample, from_turn
 from store import spans
 from store.batches import SampleRow
 from store.config_learning import Loss, Trainer
-from store.hints import Rival
+from store.hints import AlternativeHint
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 SUMS = ("loss", "tokens", "kl", "entropy", "clipped", "recorded", "mismatch", "mismatched", "taught", "gap")
@@ -170,8 +170,11 @@ def test_a_hint_is_chosen_by_what_it_does_to_what_may_be_trained(base):
         chosen = hints._logprobs(trained, sample)
         every = hints._logprobs(trained, replace(sample, trained=None))
     assert chosen.tolist() == pytest.approx(every[sample.trained].tolist(), abs=1e-5)
-    rivals = [Rival(1, sample.ids[:40].astype(np.int32)), Rival(2, np.arange(40, dtype=np.int32))]
-    assert hints.choose(trained, sample, rivals).hint_id == 2
+    alternatives = [
+        AlternativeHint(1, sample.ids[:40].astype(np.int32)),
+        AlternativeHint(2, np.arange(40, dtype=np.int32)),
+    ]
+    assert hints.most_effective(trained, sample, alternatives).hint_id == 2
 
 
 def test_trigrams_over_what_is_left_out_are_none():

@@ -4,13 +4,15 @@ import pytest
 
 from learner.train.watch import certain_fall, worse
 from store.config_learning import Watch
-from store.watch import Observed, Sampled, is_readable, share
+from store.watch import SampleMean, VersionFigures, is_readable, share
 
 SETTINGS = Watch(turns=50, drop=0.2, length=3.0, confidence=0.99)
 
 
-def seen(score: float = 0.5, length: float = 100.0, count: int = 100, variance: float = 0.25) -> Observed:
-    return Observed(Sampled(count, score, variance), Sampled(count, length, length**2 / 4))
+def seen(
+    score: float = 0.5, length: float = 100.0, count: int = 100, variance: float = 0.25
+) -> VersionFigures:
+    return VersionFigures(SampleMean(count, score, variance), SampleMean(count, length, length**2 / 4))
 
 
 def test_a_fall_that_is_large_and_sure_is_told_with_its_numbers() -> None:
@@ -49,18 +51,18 @@ def test_answers_of_quite_another_length_are_worse(now: float, before: float, wo
 
 
 def test_without_a_variance_nothing_is_sure() -> None:
-    assert certain_fall(Sampled(1, 0.0, None), Sampled(9, 1.0, 0.1), 2.0) is None
+    assert certain_fall(SampleMean(1, 0.0, None), SampleMean(9, 1.0, 0.1), 2.0) is None
 
 
 def test_the_sure_part_is_the_fall_less_its_error() -> None:
-    fall = certain_fall(Sampled(100, 0.0, 1.0), Sampled(100, 1.0, 1.0), 2.0)
+    fall = certain_fall(SampleMean(100, 0.0, 1.0), SampleMean(100, 1.0, 1.0), 2.0)
     assert fall == pytest.approx(1.0 - 2.0 * (0.02**0.5))
 
 
-def habits(refusals: float, unreadable: float, tools: int = 100) -> Observed:
-    both = Sampled(100, 0.5, 0.25), Sampled(100, 100.0, 100.0)
-    rates = (Sampled(n, rate, rate * (1 - rate)) for n, rate in ((100, refusals), (tools, unreadable)))
-    return Observed(*both, *rates)
+def habits(refusals: float, unreadable: float, tools: int = 100) -> VersionFigures:
+    both = SampleMean(100, 0.5, 0.25), SampleMean(100, 100.0, 100.0)
+    rates = (SampleMean(n, rate, rate * (1 - rate)) for n, rate in ((100, refusals), (tools, unreadable)))
+    return VersionFigures(*both, *rates)
 
 
 def test_more_refusals_and_more_unreadable_tool_calls_are_worse_with_their_numbers() -> None:
@@ -92,6 +94,6 @@ def test_a_tool_call_without_a_name_is_not_readable() -> None:
 
 
 def test_a_share_is_a_mean_of_ones_and_zeros() -> None:
-    assert share([True, False, False, True]) == Sampled(4, 0.5, pytest.approx(1 / 3))
-    assert share([]) == Sampled(0, None, None)
-    assert share([True]) == Sampled(1, 1.0, None)
+    assert share([True, False, False, True]) == SampleMean(4, 0.5, pytest.approx(1 / 3))
+    assert share([]) == SampleMean(0, None, None)
+    assert share([True]) == SampleMean(1, 1.0, None)

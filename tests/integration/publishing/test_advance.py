@@ -9,7 +9,7 @@ from sqlalchemy import Engine, insert
 from learner.train.publish import advance
 from store import policies, publishing, versions
 from store.config_model import Config
-from store.price import Price, price, why_wait
+from store.price import CacheCost, cache_cost, why_wait
 from store.stages import Stage
 from store.tables import batches, steps
 from store.versions import Form, NewVersion
@@ -166,15 +166,15 @@ def test_the_next_publish_waits_until_the_last_one_is_paid_for(db: Engine) -> No
                 response_logprobs=np.zeros(10, np.float32),
                 parent_id=turn_id(parent) if parent else None,
             )
-        paid = price(connection, policy, 1)
+        paid = cache_cost(connection, policy, 1)
     # turn 2 computes turn 1's 90 + 10 tokens again, and 10 new ones; turn 3 finds them and adds 20
-    assert paid == Price(cold=100, fresh=30)
+    assert paid == CacheCost(cold=100, fresh=30)
     assert advance(db, config(publish={"max_cold_share": 0.5}), NOW, asked=False) is None
     assert "waits for 200" in str(why_wait(paid, 0.5))
     assert advance(db, config(publish={"max_cold_share": 4.0}), NOW, asked=False) is not None
 
 
 def test_a_person_may_publish_whatever_it_costs(db: Engine) -> None:
-    assert why_wait(Price(cold=10**9, fresh=0), 0) is None
+    assert why_wait(CacheCost(cold=10**9, fresh=0), 0) is None
     make(db, 1)
     assert advance(db, config(publish={"max_cold_share": 0.001}), NOW, asked=True) is not None

@@ -111,12 +111,12 @@ def test_refusals_and_unreadable_tool_calls_of_a_version_are_seen(db: Engine, tm
             text = None if made else 'Well: <tool_call>{"name": "wea'
             more = {"tool_calls": made, "response_text": text}
             add_turn(connection, number, Stage.SCORED, policy_id=policy, score=1.0, **more)
-        seen = watch.observed(connection, policy, 0)
-        unseen = watch.observed(connection, policy, 1)
+        seen = watch.figures(connection, policy, 0)
+        unseen = watch.figures(connection, policy, 1)
     assert seen.score.count == 11
     assert (seen.refusals.count, seen.refusals.mean) == (8, pytest.approx(4 / 8))
     assert (seen.unreadable.count, seen.unreadable.mean) == (4, 0.75)
-    assert unseen == watch.Observed(*[watch.UNSEEN] * 4)
+    assert unseen == watch.VersionFigures(*[watch.NO_SAMPLE] * 4)
 
 
 def test_the_length_that_is_watched_is_of_what_may_be_trained(db: Engine, tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ def test_the_length_that_is_watched_is_of_what_may_be_trained(db: Engine, tmp_pa
             more = {"response_ids": np.arange(10, dtype=np.int32), "response_logprobs": None}
             trained = None if spans is None else np.array(spans, np.int32)
             add_turn(connection, number, Stage.SCORED, policy_id=policy, trained_tokens=trained, **more)
-        seen = watch.observed(connection, policy, 0).length
+        seen = watch.figures(connection, policy, 0).length
     assert (seen.count, seen.mean) == (3, pytest.approx((10 + 6 + 1) / 3))
