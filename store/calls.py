@@ -41,7 +41,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class OutcomeCount:
     """How the calls of one purpose ended lately."""
 
     purpose: str
@@ -93,7 +93,7 @@ def add_up(connection: Connection, made: Sequence[Call]) -> None:
         )
 
 
-def lately(connection: Connection, hours: int = 24) -> list[Outcomes]:
+def lately(connection: Connection, hours: int = 24) -> list[OutcomeCount]:
     """How the calls of the last hours ended, most frequent first."""
     number = func.count().label("number")
     query = (
@@ -102,4 +102,4 @@ def lately(connection: Connection, hours: int = 24) -> list[Outcomes]:
         .group_by(calls.c.purpose, calls.c.outcome)
         .order_by(number.desc(), text("1, 2"))
     )
-    return [Outcomes(*row) for row in connection.execute(query)]
+    return [OutcomeCount(*row) for row in connection.execute(query)]

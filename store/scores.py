@@ -16,7 +16,7 @@ EDITED = "edited"  # … that the user wrote the answer anew
 
 #: Of a turn's scores the first in this order counts: feedback, then the newest judge, then lineage. (EDITED
 #: needs no line of its own: it is only written where there is no score, so that every judge's is newer.)
-COUNTS = (
+PRECEDENCE = (
     (scores.c.reason.is_not_distinct_from(FEEDBACK)).desc(),
     scores.c.value.is_(None),
     scores.c.reason.is_not_distinct_from(REGENERATED),
@@ -29,7 +29,7 @@ COUNTS = (
 def counting() -> ScalarSelect[Any]:
     """The value that counts of a turn of the query around it; NULL where it has none."""
     known = scores.c.turn_id == turns.c.id, scores.c.value.is_not(None)
-    return select(scores.c.value).where(*known).order_by(*COUNTS).limit(1).scalar_subquery()
+    return select(scores.c.value).where(*known).order_by(*PRECEDENCE).limit(1).scalar_subquery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedTurn:
     """A turn and the request that followed it, as recorded."""
 
     messages: list[Any]
@@ -53,7 +53,7 @@ class Judged:
     tools: list[Any] | None = None
 
 
-def read_judged(connection: Connection, turn_id: UUID, next_turn_id: UUID) -> Judged | None:
+def read_judged(connection: Connection, turn_id: UUID, next_turn_id: UUID) -> JudgedTurn | None:
     """What the judge needs to see; None where either turn is gone (forgotten meanwhile)."""
     child = turns.alias("child")
     both = turns.join(child, child.c.id == next_turn_id)
@@ -72,7 +72,7 @@ def read_judged(connection: Connection, turn_id: UUID, next_turn_id: UUID) -> Ju
     if row is None:
         return None
     messages, text, reasoning, tool_calls, next_messages, parent_messages, tenant, tools = row
-    return Judged(
+    return JudgedTurn(
         messages or [], text, reasoning, tool_calls or [], next_messages or [], parent_messages, tenant, tools
     )
 

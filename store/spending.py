@@ -1,4 +1,4 @@
-"""What outside models have cost, in sums that are looked at before every turn; and the caps on it."""
+"""Costs of outside models, as sums that are read before every turn; and the caps on them."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -10,7 +10,7 @@ from store.tables import spending
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Costs:
     """Sums over some days. `unpriced` calls came back and are missing in `cost_usd`."""
 
     calls: int = 0
@@ -42,14 +42,14 @@ def add(connection: Connection, *, calls: int, tokens: int, cost_usd: float, unp
     connection.execute(statement.on_conflict_do_update(index_elements=["day"], set_=sums))
 
 
-def spent(connection: Connection, since: date | None = None) -> Spent:
+def spent(connection: Connection, since: date | None = None) -> Costs:
     """The sums of the days from `since` on, or of all."""
     names = ("calls", "tokens", "cost_usd", "unpriced")
     query = select(*(func.coalesce(func.sum(spending.c[name]), 0) for name in names))
     if since is not None:
         query = query.where(spending.c.day >= since)
     calls, tokens, cost, unpriced = connection.execute(query).one()
-    return Spent(int(calls), int(tokens), float(cost), int(unpriced))
+    return Costs(int(calls), int(tokens), float(cost), int(unpriced))
 
 
 def over(connection: Connection, caps: Caps, now: datetime) -> str | None:
@@ -59,7 +59,7 @@ def over(connection: Connection, caps: Caps, now: datetime) -> str | None:
     return reached(caps, spent(connection, now.astimezone(UTC).date()), spent(connection))
 
 
-def reached(caps: Caps, today: Spent, ever: Spent) -> str | None:
+def reached(caps: Caps, today: Costs, ever: Costs) -> str | None:
     """Which cap has been reached, in a sentence; None where none has. Pure."""
     for name, cap, used, when in (
         ("usd_per_day", caps.usd_per_day, today.cost_usd, "it goes on at 00:00 UTC"),

@@ -51,7 +51,7 @@ cross join lateral (
 where t.kind = 'main'
 """
 
-# The score that counts, as `store.scores.COUNTS` has it: feedback, then the newest judge, then lineage.
+# The score that counts, as `store.scores.PRECEDENCE` has it: feedback, then the newest judge, then lineage.
 TRAJECTORY = """
 select t.tenant, t.session_id, t.segment_id, t.id as turn_id, t.parent_id, t.ordinal, t.choice_index,
        t.status, s.stage, s.reason, s.next_turn_id, sc.value as score, sc.reason as score_reason, sc.judge,

@@ -134,7 +134,7 @@ def _frozen(db: Engine, config: Config) -> str | None:
     """Why the learner makes no more steps by itself."""
     with db.connect() as connection:
         policy = policies.get(connection, config.policy.name)
-        return None if policy is None else freeze.why(connection, policy, config.guard)
+        return None if policy is None else freeze.why_frozen(connection, policy, config.guard)
 
 
 def _judge(config: Config, before: Asked, after: Asked) -> dict[str, Any]:

@@ -18,19 +18,19 @@ Owner = tuple[Kind, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Admission:
     """What becomes of a turn; `reason` only where it is dropped."""
 
     kind: Literal["taken", "held", "dropped"]
     reason: str | None = None
 
 
-TAKEN, HELD = Verdict("taken"), Verdict("held")
+TAKEN, HELD = Admission("taken"), Admission("held")
 
 
 @dataclass(slots=True)
-class Room:
-    """A batch as it fills."""
+class BatchDraft:
+    """A batch while it is filled."""
 
     settings: Batch
     limits: Limits
@@ -44,16 +44,16 @@ class Room:
     def full(self) -> bool:
         return self.crowded or len(self.taken) >= self.settings.rollout_batch_size
 
-    def offer(self, turn: Candidate) -> Verdict:
+    def offer(self, turn: Candidate) -> Admission:
         """Decides about one turn, and keeps it where it is taken."""
         reason = why_dropped(turn, self.limits) or self._zero(turn)
         if reason is not None:
-            return Verdict("dropped", reason)
+            return Admission("dropped", reason)
         if self.full or any(self.shares[owner] >= self.most(owner[0]) for owner in owners(turn)):
             return HELD
         late = staleness(turn, self.limits) > self.limits.max_staleness
         if late and self.late >= int(self.settings.late_share * self.settings.rollout_batch_size):
-            return Verdict("dropped", "stale")
+            return Admission("dropped", "stale")
         if self._crowds(turn):
             self.crowded = True
             return HELD

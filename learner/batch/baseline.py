@@ -36,7 +36,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Centred:
+class CentredRewards:
     baselines: list[float]
     advantages: list[float]
     deviation: float
@@ -60,7 +60,7 @@ def session_key(tenant: str, session_id: str) -> str:
 
 def centre(
     batch: Sequence[Observation], state: BaselineState, *, half_life: float, deviation_floor: float
-) -> Centred:
+) -> CentredRewards:
     """Baselines and advantages of a batch, shape (N,) each, and the state for the next one.
 
     `state` is what the batch before returned; empty at the very start.
@@ -75,7 +75,7 @@ def centre(
     squares = _Sum(squares.weight * fade + len(batch), squares.total * fade + sum(r * r for r in residuals))
     variance = (DEVIATION_PRIOR + squares.total) / (DEVIATION_PRIOR + squares.weight)
     deviation = max(variance**0.5, deviation_floor)
-    return Centred(
+    return CentredRewards(
         baselines=baselines,
         advantages=[residual / deviation for residual in residuals],
         deviation=deviation,

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 
 from learner.base_model import vocabulary
 from learner.batch import freeze
-from learner.batch.admit import Room
+from learner.batch.admit import BatchDraft
 from learner.batch.compose import assemble
 from learner.batch.rules import Limits
 from store import batches, candidates, policies, versions
@@ -54,7 +54,7 @@ def close_batch(engine: Engine, config: Config, now: datetime) -> ClosedBatch | 
         unfinished = batches.open_batch(connection, policy.id)
         if unfinished is not None:
             return _unfinished(unfinished, waiting, dry_run=config.trainer.dry_run)
-        frozen = freeze.why(connection, policy, config.guard)
+        frozen = freeze.why_frozen(connection, policy, config.guard)
         if frozen is not None:
             return NoBatch(backlog.turns, needed, waiting.oldest_seconds, frozen)
         overdue = _overdue(backlog, config.batch, now)
@@ -106,13 +106,13 @@ def _close(connection: Connection, policy_id: int, config: Config, *, overdue: b
     policy = policies.get(connection, config.policy.name)
     if policy is None or batches.open_batch(connection, policy_id) is not None:
         return None
-    room = Room(config.batch, _limits(connection, policy, config))
-    _fill(connection, policy.id, room)
-    if not room.full and not (overdue and len(room.taken) >= config.batch.min_size):
+    draft = BatchDraft(config.batch, _limits(connection, policy, config))
+    _fill(connection, policy.id, draft)
+    if not draft.full and not (overdue and len(draft.taken) >= config.batch.min_size):
         return None
     hints = config.loss.mode != "rl"
     baseline = batches.baseline(connection, policy.id)
-    batch = assemble(room.taken, room.limits, config.advantage, baseline, hints=hints)
+    batch = assemble(draft.taken, draft.limits, config.advantage, baseline, hints=hints)
     batches.drop(connection, batch.dropped)
     if not batch.samples:
         return None
@@ -121,7 +121,7 @@ def _close(connection: Connection, policy_id: int, config: Config, *, overdue: b
         NewBatch(
             policy_id=policy.id,
             live_version=policy.live_version,
-            closed_because="full" if room.full else "timeout",
+            closed_because="full" if draft.full else "timeout",
             settings=StepSettings(config.batch, config.advantage, config.loss, config.guard, config.trainer),
             baseline=batch.baseline,
             samples=batch.samples,
@@ -143,28 +143,28 @@ def _limits(connection: Connection, policy: Policy, config: Config) -> Limits:
     )
 
 
-def _fill(connection: Connection, policy_id: int, room: Room) -> None:
+def _fill(connection: Connection, policy_id: int, draft: BatchDraft) -> None:
     """Offers late turns, oldest first, for their small share, then what the newest versions answered: where
     more turns come than are trained, those that wait do not make each other stale."""
     for late in (True, False):
-        _offer(connection, policy_id, room, late=late)
+        _offer(connection, policy_id, draft, late=late)
 
 
-def _offer(connection: Connection, policy_id: int, room: Room, *, late: bool) -> None:
-    """Offers scored turns, locked, until there are no more or the room is full; drops those it refuses."""
+def _offer(connection: Connection, policy_id: int, draft: BatchDraft, *, late: bool) -> None:
+    """Offers scored turns, locked, until there are no more or the draft is full; drops those it refuses."""
     seen: set[UUID] = set()
-    while not room.full:
+    while not draft.full:
         selection = Selection(
-            fresh=[v for v, depth in room.limits.depth.items() if depth <= room.limits.max_staleness],
+            fresh=[v for v, depth in draft.limits.depth.items() if depth <= draft.limits.max_staleness],
             late=late,
             without_turns=seen,
-            without_tenants=[name for (name,) in room.saturated("tenant")],
-            without_users=room.saturated("user"),
-            without_sessions=room.saturated("session"),
+            without_tenants=[name for (name,) in draft.saturated("tenant")],
+            without_users=draft.saturated("user"),
+            without_sessions=draft.saturated("session"),
         )
-        found = candidates.take_scored(connection, policy_id, room.settings.rollout_batch_size, selection)
+        found = candidates.take_scored(connection, policy_id, draft.settings.rollout_batch_size, selection)
         if not found:
             return
-        verdicts = {turn.turn_id: room.offer(turn) for turn in found}
+        verdicts = {turn.turn_id: draft.offer(turn) for turn in found}
         batches.drop(connection, {turn: v.reason for turn, v in verdicts.items() if v.reason is not None})
         seen |= set(verdicts)

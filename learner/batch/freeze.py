@@ -1,4 +1,4 @@
-"""Whether learning is frozen. Nothing is stored for it: the newest batches say so by how they ended.
+"""Decides whether learning is frozen. Nothing is stored for it: the newest batches say so by how they ended.
 
 A batch that ended as `drift`, or so many in a row that were skipped, freeze their policy until the live
 pointer moves (a rollback) or somebody changes `[guard]`: both are decisions of a person, and both are seen
@@ -18,14 +18,14 @@ from store.policies import Policy
 SKIPPED_IN_A_ROW = 3
 
 
-def why(connection: Connection, policy: Policy, guard: Guard) -> str | None:
-    """Why nothing is trained now; None where learning goes on."""
+def why_frozen(connection: Connection, policy: Policy, guard: Guard) -> str | None:
+    """Why nothing of this policy is trained now; None where learning goes on."""
     newest = batches.newest_ended(connection, policy.id, SKIPPED_IN_A_ROW)
-    return judge(newest, policy.live_version, guard)
+    return why_frozen_after(newest, policy.live_version, guard)
 
 
-def judge(newest: Sequence[EndedBatch], live_version: int, guard: Guard) -> str | None:
-    """The same, from values; `newest` first."""
+def why_frozen_after(newest: Sequence[EndedBatch], live_version: int, guard: Guard) -> str | None:
+    """Why nothing is trained after these batches, newest first; None where learning goes on. Pure."""
     here = [b for b in newest if b.live_version == live_version and b.guard == guard]
     if not here or here[0] != newest[0]:
         return None

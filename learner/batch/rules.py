@@ -73,5 +73,5 @@ def staleness(turn: Candidate, limits: Limits) -> int:
 
 
 def why_dropped(turn: Candidate, limits: Limits) -> str | None:
-    """The reason why this turn cannot be trained in any batch, or None. Staleness is for `admit.Room`."""
+    """The reason why this turn cannot be trained in any batch, or None. Staleness: see `admit.BatchDraft`."""
     return next((reason for reason, applies in RULES if applies(turn, limits)), None)

@@ -27,8 +27,8 @@ _NO_CACHE = {"no-cache": True, "no-store": True}
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """What a question came to. `text` is the final message only, never the thinking."""
+class CallResult:
+    """The result of a question. `text`: the final message only, without thinking."""
 
     status: str  # ok, or the fault
     text: str | None
@@ -51,20 +51,20 @@ class Channel:
         """Why no call can be made now, in a sentence; None where one can."""
         return misconfigured(self._access) or self._gate.closed() or self._pace.full()
 
-    def ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> Exchange | None:
+    def ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> CallResult | None:
         """One question; None where the channel is closed and nothing was sent."""
         if misconfigured(self._access):
             return None
         with self._slots, self._gate.passage() as closed:
-            place = None if closed else self._pace.enter(_estimate(messages))
-            if place is None:
+            entered = None if closed else self._pace.enter(_estimate(messages))
+            if entered is None:
                 return None
-            exchange = self._ask(messages, max_tokens, response_format)
-            used = [(call.prompt_tokens or 0) + (call.completion_tokens or 0) for call in exchange.calls]
-            self._pace.settle(place, sum(used) or place.tokens)
-            return exchange
+            result = self._ask(messages, max_tokens, response_format)
+            used = [(call.prompt_tokens or 0) + (call.completion_tokens or 0) for call in result.calls]
+            self._pace.adjust(entered, sum(used) or entered.tokens)
+            return result
 
-    def _ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> Exchange:
+    def _ask(self, messages: list[dict[str, str]], max_tokens: int, response_format: Any) -> CallResult:
         quiet_litellm()  # before anything else imports LiteLLM
         from learner.llm.faults import CALL_ERRORS, fault
 
@@ -81,9 +81,9 @@ class Channel:
                 if self._drop(found.message, found.status, parameters):
                     continue
                 self._tell_gate(found)
-                return Exchange(found.status, None, False, tuple(calls))
+                return CallResult(found.status, None, False, tuple(calls))
             self._gate.answered()
-            return self._exchange(response, time.monotonic() - began, calls)
+            return self._result(response, time.monotonic() - began, calls)
 
     def _complete(self, messages: list[dict[str, str]], parameters: dict[str, Any]) -> Any:
         access = self._access
@@ -140,7 +140,7 @@ class Channel:
         else:
             self._gate.answered()
 
-    def _exchange(self, response: Any, seconds: float, calls: list[Call]) -> Exchange:
+    def _result(self, response: Any, seconds: float, calls: list[Call]) -> CallResult:
         choice = response.choices[0] if response.choices else None
         text = choice.message.content if choice else None
         usage: Any = getattr(response, "usage", None)
@@ -151,7 +151,7 @@ class Channel:
         known = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "cost_usd": cost}
         calls.append(self._call("ok", seconds, **known))
         cut_off = choice is not None and choice.finish_reason == "length"
-        return Exchange("ok", text if isinstance(text, str) else None, cut_off, tuple(calls))
+        return CallResult("ok", text if isinstance(text, str) else None, cut_off, tuple(calls))
 
     def _price(self, prompt: int | None, completion: int | None, listed: float | None) -> float | None:
         """US dollars by the prices in the settings, else as LiteLLM has it; None where neither knows."""

@@ -24,7 +24,7 @@ _NO_COMPLETION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CallFault:
     status: str  # timeout | unreachable | bad_reply | context_overflow | http_<status>
     retry_after: str | None
     message: str  # may quote the request: for decisions, never for a log
@@ -40,11 +40,11 @@ class Fault:
         return self.status in ("timeout", "unreachable", "bad_reply") or self.status.startswith("http_5")
 
 
-def fault(error: Exception) -> Fault:
+def fault(error: Exception) -> CallFault:
     """Sorts an exception of CALL_ERRORS."""
     message = str(error)
     headers, body = _reply(error)
-    return Fault(_status(error, message, body), wait(headers, body), message)
+    return CallFault(_status(error, message, body), wait(headers, body), message)
 
 
 def _status(error: Exception, message: str, body: str) -> str:

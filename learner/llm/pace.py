@@ -15,8 +15,8 @@ WINDOW = timedelta(seconds=60)
 
 
 @dataclass(slots=True)
-class Place:
-    """One call in the window."""
+class RecentCall:
+    """A call of the last minute; `tokens` is an estimate until they are known."""
 
     at: datetime
     tokens: int
@@ -28,38 +28,38 @@ class Pace:
     def __init__(self, section: str, requests: int, tokens: int, clock: Clock) -> None:
         self._section, self._requests, self._tokens, self._clock = section, requests, tokens, clock
         self._lock = threading.Lock()
-        self._places: deque[Place] = deque()
+        self._calls: deque[RecentCall] = deque()
 
     def full(self) -> str | None:
         """Which limit is reached, in a sentence; None where another call may be made."""
         with self._lock:
             return self._full()
 
-    def enter(self, tokens: int) -> Place | None:
-        """Takes a place for a call of about so many tokens; None where the window is full."""
+    def enter(self, tokens: int) -> RecentCall | None:
+        """Enters a call of about `tokens` tokens; None where the window is full."""
         with self._lock:
             if self._full() is not None:
                 return None
-            place = Place(self._clock(), tokens)
+            call = RecentCall(self._clock(), tokens)
             if self._requests or self._tokens:
-                self._places.append(place)
-            return place
+                self._calls.append(call)
+            return call
 
-    def settle(self, place: Place, tokens: int) -> None:
-        """The call's tokens are known now."""
+    def adjust(self, call: RecentCall, tokens: int) -> None:
+        """Replaces the estimate of a call by the tokens that it took."""
         with self._lock:
-            place.tokens = tokens
+            call.tokens = tokens
 
     def _full(self) -> str | None:
         now = self._clock()
-        while self._places and self._places[0].at <= now - WINDOW:
-            self._places.popleft()
-        if not self._places:
+        while self._calls and self._calls[0].at <= now - WINDOW:
+            self._calls.popleft()
+        if not self._calls:
             return None
-        until = self._places[0].at + WINDOW
-        if self._requests and len(self._places) >= self._requests:
+        until = self._calls[0].at + WINDOW
+        if self._requests and len(self._calls) >= self._requests:
             return self._sentence("requests_per_minute", self._requests, until)
-        if self._tokens and sum(place.tokens for place in self._places) >= self._tokens:
+        if self._tokens and sum(call.tokens for call in self._calls) >= self._tokens:
             return self._sentence("tokens_per_minute", self._tokens, until)
         return None
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
-from learner.score.forks import AT_ONCE, Forks
+from learner.score.forks import TURNS_PER_TRANSACTION, Forks
 from learner.score.reward import correction, hints, reward
 from learner.teach.lessons import Lesson, Lessons
 from store import demonstrations, feedback, scores, states
@@ -48,11 +48,12 @@ class Evidence:
         done = 0
         while True:
             with self._engine.begin() as connection:
-                said = {t: feedback.opinions(connection, t) for t in feedback.unapplied(connection, AT_ONCE)}
+                waiting = feedback.unapplied(connection, TURNS_PER_TRANSACTION)
+                said = {turn_id: feedback.opinions(connection, turn_id) for turn_id in waiting}
                 _score(connection, said)
             done += len(said)
             self._teach(said)
-            if len(said) < AT_ONCE:
+            if len(said) < TURNS_PER_TRANSACTION:
                 return done
 
     def _teach(self, said: dict[UUID, list[Opinion]]) -> None:

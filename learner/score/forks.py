@@ -14,8 +14,8 @@ from learner.score.edits import corrected
 from store import demonstrations, edits, scores, siblings, states
 from store.scores import EDITED, REGENERATED, Score
 
-AT_ONCE = 200  # turns in one transaction
-SINCE = timedelta(days=2)  # older turns are left as they are
+TURNS_PER_TRANSACTION = 200  # turns in one transaction
+LOOKBACK = timedelta(days=2)  # older turns are left as they are
 OVERLAP = timedelta(minutes=10)  # between two looks: clocks differ, and sessions are closed in transactions
 
 #: The judges and the rubrics of these scores; a changed rule is a new version.
@@ -32,8 +32,8 @@ class Forks:
 
     def apply(self, now: datetime) -> int:
         """How many turns were scored."""
-        ended = now - SINCE if self._looked is None else self._looked - OVERLAP
-        done = apply_siblings(self._engine, now - SINCE) + apply_edits(self._engine, now - SINCE, ended)
+        ended = now - LOOKBACK if self._looked is None else self._looked - OVERLAP
+        done = apply_siblings(self._engine, now - LOOKBACK) + apply_edits(self._engine, now - LOOKBACK, ended)
         self._looked = now
         return done
 
@@ -41,7 +41,7 @@ class Forks:
 def apply_siblings(engine: Engine, since: datetime) -> int:
     """Scores the answers that the user had made again, of turns since then; how many."""
     with engine.begin() as connection:
-        found = siblings.abandoned(connection, since, AT_ONCE)
+        found = siblings.abandoned(connection, since, TURNS_PER_TRANSACTION)
         for turn_id in found:
             _fell_short(connection, turn_id, BY_SIBLINGS, REGENERATED)
     return len(found)

@@ -22,7 +22,7 @@ from learner.score.parallel import in_parallel
 from learner.score.polling import Polling
 from learner.score.scorer import LEASE_MARGIN_SECONDS
 from learner.score.suspicion import suspects_injection
-from learner.score.tally import ScoreReport, Tally
+from learner.score.tally import ScoreCounter, ScoreReport
 from learner.score.vote import decide
 from store import scores, spending, states, windows
 from store.stages import Stage
@@ -48,12 +48,12 @@ class History:
 
     def run(self) -> ScoreReport:
         """Judges the window; `waiting_because` says why it ended early, if it did."""
-        tally = Tally()
+        tally = ScoreCounter()
         workers = max(1, self._judge.concurrency // self._judge.votes)
         in_parallel([partial(self._work, tally)] * workers)
         return tally.report(self._judge.waiting(), 0)
 
-    def _work(self, tally: Tally) -> None:
+    def _work(self, tally: ScoreCounter) -> None:
         while not self._stopping() and self._judge.waiting() is None:
             with self._engine.connect() as connection:
                 reached = spending.over(connection, self._judge.caps, datetime.now(UTC))
@@ -69,7 +69,7 @@ class History:
             except LeaseLostError:
                 log.warning("turn %s was taken by another scorer while it was judged here", found[0])
 
-    def _score(self, turn_id: UUID, next_turn_id: UUID, tally: Tally) -> None:
+    def _score(self, turn_id: UUID, next_turn_id: UUID, tally: ScoreCounter) -> None:
         seconds = LEASE_MARGIN_SECONDS + self._judge.seconds
         with self._engine.begin() as connection:
             claim = states.claim_again(connection, turn_id, self._owner, seconds)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from learner.llm.access import of_judge
-from learner.llm.channel import Channel, Exchange
+from learner.llm.channel import CallResult, Channel
 from learner.llm.gate import Clock
 from learner.score.judge import Ballot
 from learner.score.next_state import Case
@@ -91,10 +91,10 @@ class LLMJudge:
         max_tokens, characters = self._max_tokens, self._characters
         for _ in range(2):
             messages = prompt(instructions, case, self._marker(), characters)
-            exchange = self._channel.ask(messages, max_tokens, VERDICT_FORMAT)
-            if exchange is None:
+            result = self._channel.ask(messages, max_tokens, VERDICT_FORMAT)
+            if result is None:
                 break
-            ballot = _with(ballot, exchange, read(exchange, n))
+            ballot = _with(ballot, result, read(result, n))
             status = ballot.vote.status if ballot.vote else None
             if status in (EMPTY, TRUNCATED):
                 max_tokens *= 2
@@ -105,9 +105,9 @@ class LLMJudge:
         return ballot
 
 
-def _with(ballot: Ballot, exchange: Exchange, vote: Vote) -> Ballot:
+def _with(ballot: Ballot, result: CallResult, vote: Vote) -> Ballot:
     """The ballot after one more exchange; its last call says why there is no verdict, where there is none."""
-    *earlier, last = exchange.calls or (None,)
+    *earlier, last = result.calls or (None,)
     if last is None:
         return Ballot(vote, ballot.calls)
     outcome = last.outcome if vote.came_back else vote.status
@@ -124,15 +124,15 @@ def prompt(
     ]
 
 
-def read(exchange: Exchange, n: int) -> Vote:
+def read(result: CallResult, n: int) -> Vote:
     """An exchange as a vote: a fault, an empty or cut-off reply and an unreadable one have no value."""
-    if exchange.status != OK:
-        return Vote(n, exchange.status)
-    text = _storable(exchange.text or "")
+    if result.status != OK:
+        return Vote(n, result.status)
+    text = _storable(result.text or "")
     if not without_thinking(text).strip():
         return Vote(n, EMPTY, raw=text or None)
     parsed = parse(text)
-    status = TRUNCATED if parsed.status == UNPARSABLE and exchange.cut_off else parsed.status
+    status = TRUNCATED if parsed.status == UNPARSABLE and result.cut_off else parsed.status
     hint = (
         None if parsed.hint is None else _storable(parsed.hint)
     )  # JSON may have spelled what a text cannot hold

@@ -6,7 +6,7 @@ from itertools import dropwhile, takewhile
 from typing import Any
 
 from learner.text import Message, text_of, well_formed
-from store.scores import Judged
+from store.scores import JudgedTurn
 from store.whole import task_class
 
 TOOL_ROLES = frozenset({"tool", "function"})
@@ -30,7 +30,7 @@ class Case:
         return next((text_of(message) for message in reversed(self.request) if message["role"] == "user"), "")
 
 
-def case_of(judged: Judged) -> Case:
+def case_of(judged: JudgedTurn) -> Case:
     """The recorded turn and its successor, as a case."""
     return Case(
         request=well_formed(judged.messages),

@@ -46,27 +46,27 @@ _VALUES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedReply:
     status: str  # ok | abstained | unparsable
     value: int | None = None
     hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _DeclaredVerdict:
     """A verdict that a text declares, and where."""
 
     start: int
     end: int
-    said: Parsed
+    said: ParsedReply
 
 
-_NOTHING = Parsed(UNPARSABLE)
+_NOTHING = ParsedReply(UNPARSABLE)
 _Object = tuple[tuple[str, Any], ...]  # a JSON object with all its fields, those of one name too
 _DECODER = json.JSONDecoder(object_pairs_hook=tuple)
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParsedReply:
     """The verdict in a judge's final message."""
     said = without_thinking(text).strip()
     fenced = _FENCE.match(said)
@@ -76,7 +76,7 @@ def parse(text: str) -> Parsed:
     return _declared(_QUOTED.sub(_ELSEWHERE, said))
 
 
-def _declared(text: str) -> Parsed:
+def _declared(text: str) -> ParsedReply:
     found = sorted(_verdicts(text), key=lambda verdict: verdict.start)
     if not found:
         return _NOTHING
@@ -85,17 +85,17 @@ def _declared(text: str) -> Parsed:
     return last.said if agree or _alone_at_the_end(text, last) else _NOTHING
 
 
-def _verdicts(text: str) -> Iterator[_Found]:
+def _verdicts(text: str) -> Iterator[_DeclaredVerdict]:
     for start, end, value in _objects(text):
         if _fields(value, "score"):
-            yield _Found(start, end, _from_object(value))
+            yield _DeclaredVerdict(start, end, _from_object(value))
         text = text[:start] + " " * (end - start) + text[end:]  # a box inside JSON is no box
     text = _QUOTED_BOX.sub(lambda match: " " * len(match[0]), text)
     for match in _BOXED.finditer(text):
-        yield _Found(match.start(), match.end(), _from_scalar(match[1].strip()))
+        yield _DeclaredVerdict(match.start(), match.end(), _from_scalar(match[1].strip()))
 
 
-def _alone_at_the_end(text: str, last: _Found) -> bool:
+def _alone_at_the_end(text: str, last: _DeclaredVerdict) -> bool:
     """Whether nothing else stands on its lines, and nothing after it but the end of a fence."""
     before = text[: last.start].rpartition("\n")[2]
     return not before.strip(_MARKUP) and not text[last.end :].replace("\n```", "").strip(_MARKUP)
@@ -129,7 +129,7 @@ def _fields(value: _Object, name: str) -> list[Any]:
     return [field for key, field in value if key.casefold() == name]
 
 
-def _from_object(value: _Object) -> Parsed:
+def _from_object(value: _Object) -> ParsedReply:
     said = {_from_score(score) for score in _fields(value, "score")}
     if len(said) != 1:  # none, or several that contradict each other
         return _NOTHING
@@ -137,18 +137,18 @@ def _from_object(value: _Object) -> Parsed:
     hint = next(iter(_fields(value, "hint")), None)
     if parsed.status != OK or not isinstance(hint, str):
         return parsed
-    return Parsed(OK, parsed.value, hint.strip() or None)
+    return ParsedReply(OK, parsed.value, hint.strip() or None)
 
 
-def _from_score(score: Any) -> Parsed:
+def _from_score(score: Any) -> ParsedReply:
     if score is None:
-        return Parsed(ABSTAINED)
+        return ParsedReply(ABSTAINED)
     if isinstance(score, bool) or not isinstance(score, int | float | str):
         return _NOTHING
     return _from_scalar(str(score).strip())
 
 
-def _from_scalar(text: str) -> Parsed:
+def _from_scalar(text: str) -> ParsedReply:
     bare = _TEXT.sub(r"\1", text).strip()
     value = _VALUES.get(bare)
-    return _NOTHING if value is None else Parsed(OK, value)
+    return _NOTHING if value is None else ParsedReply(OK, value)

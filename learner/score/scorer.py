@@ -27,7 +27,7 @@ from learner.score.parallel import in_parallel
 from learner.score.polling import Polling
 from learner.score.rules import RULES
 from learner.score.suspicion import suspects_injection
-from learner.score.tally import ScoreReport, Tally
+from learner.score.tally import ScoreCounter, ScoreReport
 from learner.score.vote import blames_turn, decide
 from learner.teach.lessons import Lessons
 from store import scores, spending, states
@@ -46,7 +46,8 @@ RETRY_SECONDS = (15.0, 3_600.0)  # first and longest wait until the next try; it
 LEASE_MARGIN_SECONDS = 30.0
 ROUND_SECONDS = 60.0  # after which a run ends, so that feedback and status have their turn
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
-AHEAD = 1.5  # turns begun for each that the judge has room for: the last vote of one leaves no room empty
+#: Turns begun per turn that the judge has room for, so that the last vote of one leaves no room empty.
+TURNS_AHEAD = 1.5
 
 
 class Scorer:
@@ -73,7 +74,7 @@ class Scorer:
         self._stopping = stopping
         self._now = now
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
-        self._workers = ceil(AHEAD * judge.concurrency / judge.votes)
+        self._workers = ceil(TURNS_AHEAD * judge.concurrency / judge.votes)
         rounds = ceil(self._workers * judge.votes / judge.concurrency)
         self._lease_seconds = LEASE_MARGIN_SECONDS + judge.seconds * rounds
 
@@ -85,14 +86,14 @@ class Scorer:
             sqlalchemy.exc.OperationalError: the database is not there; what was claimed is retaken later.
         """
         by_evidence = self._evidence.apply()
-        tally = Tally(limit)
+        tally = ScoreCounter(limit)
         waiting = self._judge.waiting()
         if not waiting:
             until = self._now() + ROUND_SECONDS
             in_parallel([partial(self._work, tally, until)] * min(self._workers, limit))
         return tally.report(waiting or self._judge.waiting(), by_evidence)
 
-    def _work(self, tally: Tally, until: float) -> None:
+    def _work(self, tally: ScoreCounter, until: float) -> None:
         while not self._stopping() and self._now() < until and self._judge.waiting() is None:
             if not tally.may_claim():
                 return
@@ -106,7 +107,7 @@ class Scorer:
             except LeaseLostError:
                 log.warning("turn %s was taken by another scorer while it was judged here", claim.turn_id)
 
-    def _claim(self, connection: Connection, tally: Tally) -> Claim | None:
+    def _claim(self, connection: Connection, tally: ScoreCounter) -> Claim | None:
         """The next turn; None where there is none, or no money left for it."""
         reached = spending.over(connection, self._judge.caps, datetime.now(UTC))
         if reached is not None:
@@ -114,7 +115,7 @@ class Scorer:
             return None
         return states.claim_scorable(connection, self._owner, self._lease_seconds)
 
-    def _score(self, claim: Claim, tally: Tally) -> None:
+    def _score(self, claim: Claim, tally: ScoreCounter) -> None:
         reason = unwanted(claim.sampling_class, train_truncated=self._train_truncated)
         case = self._polling.case(claim) if reason is None else None
         if case is None:
@@ -124,7 +125,7 @@ class Scorer:
             return
         self._conclude(claim, case, self._polling.votes(claim, case), tally)
 
-    def _conclude(self, claim: Claim, case: Case, cast: list[Vote], tally: Tally) -> None:
+    def _conclude(self, claim: Claim, case: Case, cast: list[Vote], tally: ScoreCounter) -> None:
         suspected = suspects_injection(case)
         quorum = self._judge.votes if suspected else self._judge.quorum
         score = decide(cast, quorum, unanimous=suspected)
@@ -189,12 +190,12 @@ def choose_judge(config: Config) -> tuple[Judge, str]:
 
 def is_own_endpoint(config: Config) -> bool:
     """Whether the judge's api_base is this gateway or one of its engines (by host and port)."""
-    own = {_place(url) for url in config.engine.urls}
-    own.add(_place(f"http://{config.gateway.host}:{config.gateway.port}"))
-    return _place(config.judge.api_base) in own
+    own = {_host_and_port(url) for url in config.engine.urls}
+    own.add(_host_and_port(f"http://{config.gateway.host}:{config.gateway.port}"))
+    return _host_and_port(config.judge.api_base) in own
 
 
-def _place(url: str) -> tuple[str | None, int | None]:
+def _host_and_port(url: str) -> tuple[str | None, int | None]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

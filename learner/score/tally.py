@@ -16,7 +16,7 @@ class ScoreReport:
     waiting_because: str | None = None  # what keeps turns from being scored, in a sentence
 
 
-class Tally:
+class ScoreCounter:
     """Hands out at most `limit` claims (None: any number) and counts how they ended."""
 
     def __init__(self, limit: int | None = None) -> None:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection
 
 from store import calls, feedback, spending
-from store.calls import Outcomes
+from store.calls import OutcomeCount
 from store.config_learning import Judge
 from store.feedback import Counted
-from store.spending import Caps, Spent
+from store.spending import Caps, Costs
 
 HOURS = 24
 
@@ -18,9 +18,9 @@ HOURS = 24
 class Judging:
     """Calls of the last HOURS by purpose and outcome, what was spent, and what people said."""
 
-    outcomes: tuple[Outcomes, ...]
-    today: Spent
-    ever: Spent
+    outcomes: tuple[OutcomeCount, ...]
+    today: Costs
+    ever: Costs
     caps: Caps
     feedback: Counted
 
@@ -52,7 +52,7 @@ def text(judging: Judging) -> str:
     return "\n".join(["scoring", *lines]) if lines else ""
 
 
-def _spent(spent: Spent) -> str:
+def _spent(spent: Costs) -> str:
     """Tokens and money; no sum of money where no price at all is known."""
     if spent.unpriced and not spent.cost_usd:
         return f"{spent.tokens} tokens at an unknown price ({spent.unpriced} calls)"

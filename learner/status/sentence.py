@@ -7,7 +7,7 @@ named first keeps what stands below it from happening.
 from collections.abc import Callable
 from dataclasses import replace
 
-from learner.batch.freeze import judge
+from learner.batch.freeze import why_frozen_after
 from learner.say import age
 from learner.status.facts import Answer, Facts, Settings
 from learner.status.remedies import REMEDIES
@@ -102,7 +102,7 @@ def _dry_run(s: Snapshot, settings: Settings) -> Answer | None:
 def _frozen(s: Snapshot, settings: Settings) -> Answer | None:
     if s.live_version is None:
         return None
-    because = judge(s.ended, s.live_version, settings.guard)
+    because = why_frozen_after(s.ended, s.live_version, settings.guard)
     if because is None:
         return None
     change = "go back with `python -m learner rollback`, or raise that limit of [guard] and restart it"

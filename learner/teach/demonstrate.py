@@ -28,11 +28,11 @@ class Demonstrator:
     def ask(self, messages: Sequence[Any], hint: str) -> tuple[str | None, tuple[Call, ...]]:
         """The corrected answer and what it took; None where none came, or the channel is closed."""
         question = conversation(messages, hint)
-        exchange = self._channel.ask(question, self._max_tokens, None) if question else None
-        if exchange is None:
+        result = self._channel.ask(question, self._max_tokens, None) if question else None
+        if result is None:
             return None, ()
-        answer = without_thinking(exchange.text or "").replace("\0", "").strip()
-        return (answer if answer and not exchange.cut_off else None), exchange.calls
+        answer = without_thinking(result.text or "").replace("\0", "").strip()
+        return (answer if answer and not result.cut_off else None), result.calls
 
 
 def conversation(messages: Sequence[Any], hint: str) -> list[dict[str, str]]:

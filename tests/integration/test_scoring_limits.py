@@ -18,7 +18,7 @@ from store import config_model, spending
 from store.calls import Call
 from store.config_model import Config
 from store.scores import Score, record
-from store.spending import Caps, Spent
+from store.spending import Caps, Costs
 from store.stages import Stage
 from store.tables import calls, scores, turn_states, votes
 from store.windows import Window
@@ -84,7 +84,7 @@ def test_every_attempt_is_in_the_ledger_and_its_sums(db):
         Scorer(db, CONFIG, judge).run_once(1)
     outcomes = sorted(row.outcome for row in rows(db, calls))
     assert outcomes == ["empty", "http_500", "ok", "unparsable"]
-    assert spent(db) == Spent(calls=4, tokens=330, cost_usd=pytest.approx(0.36), unpriced=0)
+    assert spent(db) == Costs(calls=4, tokens=330, cost_usd=pytest.approx(0.36), unpriced=0)
 
 
 def test_status_shows_each_fault_its_count_and_the_cap_that_stopped(db):

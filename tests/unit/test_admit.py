@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from learner.batch.admit import HELD, TAKEN, Room
+from learner.batch.admit import HELD, TAKEN, BatchDraft
 from learner.batch.rules import Limits
 from store.candidates import Candidate
 from store.config_learning import Batch
@@ -19,8 +19,8 @@ TURN = Candidate(
 )  # fmt: skip
 
 
-def room(**settings):
-    return Room(Batch(**{"rollout_batch_size": 8, **settings}), LIMITS)
+def draft(**settings):
+    return BatchDraft(Batch(**{"rollout_batch_size": 8, **settings}), LIMITS)
 
 
 def turn(number, **changes):
@@ -41,7 +41,7 @@ def kinds(batch, turns):
     ],
 )
 def test_nobody_has_more_than_their_share_and_what_is_over_waits(setting, column, value):
-    batch = room(**{setting: 0.5})
+    batch = draft(**{setting: 0.5})
     assert kinds(batch, [turn(n) for n in range(6)]) == ["taken"] * 4 + ["held"] * 2
     assert not batch.full
     assert kinds(batch, [turn(n, **{column: value}) for n in range(6, 10)]) == ["taken"] * 4
@@ -49,38 +49,38 @@ def test_nobody_has_more_than_their_share_and_what_is_over_waits(setting, column
 
 
 def test_the_same_name_in_another_tenant_is_somebody_else():
-    batch = room(max_share_session=0.125, max_share_user=0.125)
+    batch = draft(max_share_session=0.125, max_share_user=0.125)
     assert kinds(batch, [turn(1), turn(2), turn(3, tenant="v")]) == ["taken", "held", "taken"]
     assert batch.saturated("session") == [("t", "s"), ("v", "s")]
 
 
 def test_the_smallest_share_is_one_turn():
-    assert room(max_share_user=0.01).offer(turn(1)) == TAKEN
+    assert draft(max_share_user=0.01).offer(turn(1)) == TAKEN
 
 
 def test_by_default_one_person_may_fill_a_batch():
-    batch = room()
+    batch = draft()
     assert kinds(batch, [turn(n) for n in range(8)]) == ["taken"] * 8
     assert batch.offer(turn(9)) == HELD
 
 
 def test_a_batch_is_full_when_the_next_turn_is_over_its_tokens():
-    batch = room(max_batch_tokens=50)
+    batch = draft(max_batch_tokens=50)
     assert kinds(batch, [turn(1), turn(2), turn(3)]) == ["taken", "taken", "held"]
     assert batch.full
 
 
 def test_a_turn_longer_than_the_batchs_tokens_goes_alone():
-    batch = room(max_batch_tokens=50)
+    batch = draft(max_batch_tokens=50)
     assert kinds(batch, [turn(1, tokens=90), turn(2)]) == ["taken", "held"]
 
 
 def test_stale_turns_have_a_share_and_the_others_are_dropped_as_stale():
-    batch = room(late_share=0.25)
+    batch = draft(late_share=0.25)
     verdicts = [batch.offer(turn(n, version_min=3)) for n in range(3)]
     assert [v.kind for v in verdicts] == ["taken", "taken", "dropped"]
     assert verdicts[2].reason == "stale"
-    assert room(late_share=0).offer(turn(1, version_min=3)).reason == "stale"
+    assert draft(late_share=0).offer(turn(1, version_min=3)).reason == "stale"
 
 
 def test_slow_tasks_are_trained_too():
@@ -93,7 +93,7 @@ def test_slow_tasks_are_trained_too():
             waiting += [
                 turn(n, task=task, version_min=max(0, step - took), version_max=step) for n in range(4)
             ]
-        batch = Room(Batch(rollout_batch_size=8), now)
+        batch = BatchDraft(Batch(rollout_batch_size=8), now)
         for each in waiting:
             verdict = batch.offer(each)
             (trained if verdict == TAKEN else dropped)[each.task] += verdict != HELD
@@ -111,14 +111,14 @@ def test_slow_tasks_are_trained_too():
     ],
 )
 def test_at_least_one_keeps_a_sessions_first_zero_while_nothing_else_counts(zeros, trained, expected):
-    batch = room(zeros=zeros)
+    batch = draft(zeros=zeros)
     zero = [turn(n, reward=0.0, session_trained=trained) for n in (1, 2)]
     assert kinds(batch, zero) == expected
     assert kinds(batch, [turn(3, reward=1.0, session_trained=trained)]) == ["taken"]
 
 
 def test_a_zero_after_a_counted_turn_of_its_session_is_dropped_and_of_another_kept():
-    batch = room(zeros="at_least_one")
+    batch = draft(zeros="at_least_one")
     assert kinds(batch, [turn(1), turn(2, reward=0.0), turn(3, reward=0.0, session_id="other")]) == [
         "taken",
         "dropped",

@@ -1,6 +1,6 @@
 import pytest
 
-from learner.batch.freeze import judge
+from learner.batch.freeze import why_frozen_after
 from store.batches import EndedBatch
 from store.config_learning import Guard
 
@@ -11,7 +11,7 @@ FINE = EndedBatch(5, GUARD, None, None)
 
 
 def test_drift_freezes_and_says_why():
-    assert judge([DRIFT, FINE], 5, GUARD) == "learning is frozen: kl/mean is 3"
+    assert why_frozen_after([DRIFT, FINE], 5, GUARD) == "learning is frozen: kl/mean is 3"
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ def test_drift_freezes_and_says_why():
     ids=["nothing yet", "went on", "rolled back", "limit raised", "two spikes", "not in a row"],
 )
 def test_learning_goes_on(newest, live, guard):
-    assert judge(newest, live, guard) is None
+    assert why_frozen_after(newest, live, guard) is None
 
 
 def test_three_skipped_batches_in_a_row_freeze():
-    assert "the last 3 batches were skipped" in judge([SPIKE] * 3, 5, GUARD)
+    assert "the last 3 batches were skipped" in why_frozen_after([SPIKE] * 3, 5, GUARD)

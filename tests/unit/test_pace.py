@@ -34,7 +34,7 @@ def test_tokens_count_as_estimated_until_they_are_known():
     first = pace.enter(60)
     assert pace.enter(60) is not None
     assert pace.enter(1) is None
-    pace.settle(first, 10)
+    pace.adjust(first, 10)
     assert pace.full() is None
     assert pace.enter(40) is not None
     assert "judge.tokens_per_minute (100)" in pace.full()

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.score.parse import Parsed, parse
+from learner.score.parse import ParsedReply, parse
 from store.votes import ABSTAINED, OK
 
-UNREADABLE = Parsed("unparsable")
+UNREADABLE = ParsedReply("unparsable")
 LINES = ("So it is.\n", "Or rather:\n\n")
 SAYINGS = (*LINES, "I think ", "；", "\nFinally: ")
 FORMS = (
@@ -47,7 +47,7 @@ ENDS = ("", "\n", "\n\n", MORE)
 )
 def test_a_declared_verdict_counts_where_it_is_the_only_one_or_stands_alone_at_the_end(text, value):
     """J2."""
-    assert parse(text) == Parsed(OK, value)
+    assert parse(text) == ParsedReply(OK, value)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_what_is_no_declared_verdict_is_unparsable_never_a_number(text):
 
 
 def test_null_is_an_abstention():
-    assert parse('{"score": null}') == Parsed(ABSTAINED)
+    assert parse('{"score": null}') == ParsedReply(ABSTAINED)
 
 
 def test_a_hint_comes_with_the_verdict():
-    assert parse('{"score": -1, "hint": " Use three bullets. "}') == Parsed(OK, -1, "Use three bullets.")
-    assert parse('{"score": -1, "hint": ""}') == Parsed(OK, -1, None)
+    assert parse('{"score": -1, "hint": " Use three bullets. "}') == ParsedReply(OK, -1, "Use three bullets.")
+    assert parse('{"score": -1, "hint": ""}') == ParsedReply(OK, -1, None)
 
 
 @settings(deadline=None)
@@ -131,6 +131,6 @@ def test_a_reply_is_a_vote_only_where_its_verdicts_agree_or_the_last_stands_alon
     values = [value for _, value, _ in declared]
     alone = bool(declared) and declared[-1][0] in LINES and end != MORE
     if values and (len(set(values)) == 1 or alone):
-        assert parse(text) == Parsed(OK, values[-1])
+        assert parse(text) == ParsedReply(OK, values[-1])
     else:
         assert parse(text) == UNREADABLE

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from learner.score.judge_llm import prompt
 from learner.score.next_state import Case
-from learner.score.parse import Parsed, parse
+from learner.score.parse import ParsedReply, parse
 from learner.score.render import cut, fence, quoted, render
 from learner.score.rubric import load
 
@@ -117,8 +117,8 @@ def test_nothing_that_a_template_or_a_verdict_is_written_with_survives_in_a_prom
     assert content.count("c0ffee11") == 2
     for sign in ("\\boxed", '"score":', "<|im_", "</s>", "[/INST]", "<｜", "<start_of_turn>", "\u202e", "\0"):
         assert sign not in content
-    assert parse(content) == Parsed("unparsable")
-    assert parse(content[: len(content) // 2]) == Parsed("unparsable")
+    assert parse(content) == ParsedReply("unparsable")
+    assert parse(content[: len(content) // 2]) == ParsedReply("unparsable")
 
 
 @pytest.mark.parametrize("text", ATTACKS)

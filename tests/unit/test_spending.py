@@ -3,20 +3,35 @@ import pytest
 from learner.status.judging import Judging, text
 from store.calls import is_fault, of_channel
 from store.feedback import Counted
-from store.spending import Caps, Spent, reached
+from store.spending import Caps, Costs, reached
 
 
 @pytest.mark.parametrize(
     ("caps", "today", "ever", "words"),
     [
-        (Caps(), Spent(9, 9, 9.0, 9), Spent(9, 9, 9.0, 9), None),
-        (Caps(usd_per_day=1), Spent(cost_usd=0.99), Spent(cost_usd=5), None),
-        (Caps(usd_per_day=1), Spent(cost_usd=1.0), Spent(cost_usd=1), "judge.usd_per_day (1) is reached"),
-        (Caps(usd_total=5), Spent(), Spent(cost_usd=5.5), "judge.usd_total (5) is reached with 5.5"),
-        (Caps(tokens_per_day=10), Spent(tokens=10), Spent(tokens=10), "goes on at 00:00 UTC"),
-        (Caps(tokens_total=10), Spent(), Spent(tokens=12), "raise it to go on"),
-        (Caps(usd_per_day=1), Spent(unpriced=2), Spent(unpriced=2), "price of 2 calls is unknown"),
-        (Caps(tokens_per_day=10), Spent(unpriced=2), Spent(unpriced=2), None),
+        (Caps(), Costs(9, 9, 9.0, 9), Costs(9, 9, 9.0, 9), None),
+        (Caps(usd_per_day=1), Costs(cost_usd=0.99), Costs(cost_usd=5), None),
+        (
+            Caps(usd_per_day=1),
+            Costs(cost_usd=1.0),
+            Costs(cost_usd=1),
+            "judge.usd_per_day (1) is reached",
+        ),
+        (
+            Caps(usd_total=5),
+            Costs(),
+            Costs(cost_usd=5.5),
+            "judge.usd_total (5) is reached with 5.5",
+        ),
+        (Caps(tokens_per_day=10), Costs(tokens=10), Costs(tokens=10), "goes on at 00:00 UTC"),
+        (Caps(tokens_total=10), Costs(), Costs(tokens=12), "raise it to go on"),
+        (
+            Caps(usd_per_day=1),
+            Costs(unpriced=2),
+            Costs(unpriced=2),
+            "price of 2 calls is unknown",
+        ),
+        (Caps(tokens_per_day=10), Costs(unpriced=2), Costs(unpriced=2), None),
     ],
 )
 def test_a_cap_says_which_one_it_is(caps, today, ever, words):
@@ -36,10 +51,13 @@ def test_a_channels_fault_is_told_from_one_of_the_question():
 @pytest.mark.parametrize(
     ("spent", "words"),
     [
-        (Spent(calls=2, tokens=50, cost_usd=0.25), "today 50 tokens, $0.2500; ever"),
-        (Spent(calls=3, tokens=50, cost_usd=0.25, unpriced=1), "$0.2500 (and 1 calls of unknown price)"),
-        (Spent(calls=2, tokens=50, unpriced=2), "today 50 tokens at an unknown price (2 calls); ever"),
-        (Spent(calls=1, tokens=0), "today 0 tokens, $0.0000"),
+        (Costs(calls=2, tokens=50, cost_usd=0.25), "today 50 tokens, $0.2500; ever"),
+        (
+            Costs(calls=3, tokens=50, cost_usd=0.25, unpriced=1),
+            "$0.2500 (and 1 calls of unknown price)",
+        ),
+        (Costs(calls=2, tokens=50, unpriced=2), "today 50 tokens at an unknown price (2 calls); ever"),
+        (Costs(calls=1, tokens=0), "today 0 tokens, $0.0000"),
     ],
 )
 def test_a_price_that_nobody_knows_is_not_shown_as_nothing(spent, words):
