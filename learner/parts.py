@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from sqlalchemy import Engine
 
 from learner.batch.collect import ClosedBatch, NoBatch, close_batch
-from learner.status.facts import Facts
+from learner.status.facts import StatusFacts
 from learner.status.read import settings_of
 from learner.train.publish import advance
 from store import database, processes
@@ -75,7 +75,7 @@ class Parts(Protocol):
         """Makes the newest version live, by itself or `asked`; a line about it, None: nothing to do."""
         ...
 
-    def facts(self) -> Facts: ...
+    def facts(self) -> StatusFacts: ...
 
 
 class RealParts:
@@ -154,9 +154,9 @@ class RealParts:
             self._compare_at = now + COMPARED_EVERY
         return advance(self.engine, self.config, now, asked=asked, look=look)
 
-    def facts(self) -> Facts:
+    def facts(self) -> StatusFacts:
         with self.engine.connect() as connection:
-            return Facts(settings_of(self.config), snapshot(connection, self.config.policy.name))
+            return StatusFacts(settings_of(self.config), snapshot(connection, self.config.policy.name))
 
     def beat(self, beat: Beat) -> bool:
         """False as long as there is no connection: then there is nowhere to report to."""

@@ -75,7 +75,7 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class Version:
+class VersionView:
     number: int
     parent: int | None
     status: str
@@ -114,7 +114,7 @@ class Snapshot:
     set_aside: int
     published: int | None
     live_version: int | None
-    versions: tuple[Version, ...]
+    versions: tuple[VersionView, ...]
     engines: tuple[EngineView, ...]
     beats: tuple[Beat, ...]
     open_batch: OpenBatch | None
@@ -242,14 +242,14 @@ def _published(connection: Connection, policy_id: int | None) -> int | None:
     return connection.scalar(query)
 
 
-def _versions(connection: Connection, policy_id: int | None) -> tuple[Version, ...]:
+def _versions(connection: Connection, policy_id: int | None) -> tuple[VersionView, ...]:
     v = versions.c
     query = select(v.version, v.parent, v.status, v.reason, _age(v.created_at)).where(
         v.policy_id == policy_id
     )
     rows = connection.execute(query.order_by(v.version.desc()).limit(SHOWN_VERSIONS))
     return tuple(
-        Version(number, parent, status, why, _seconds(age)) for number, parent, status, why, age in rows
+        VersionView(number, parent, status, why, _seconds(age)) for number, parent, status, why, age in rows
     )
 
 

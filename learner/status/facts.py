@@ -7,7 +7,7 @@ from store.funnel import Snapshot
 
 
 @dataclass(frozen=True)
-class Settings:
+class StatusSettings:
     """What the sentence needs of config.toml."""
 
     batch_size: int
@@ -20,17 +20,17 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Facts:
+class StatusFacts:
     """`snapshot` None: Postgres did not answer (`trouble` says why), or its tables are missing."""
 
-    settings: Settings
+    settings: StatusSettings
     snapshot: Snapshot | None = None
     trouble: str | None = None
     schema_missing: bool = False
 
 
 @dataclass(frozen=True)
-class Answer:
+class Explanation:
     """`kind` is the rule's name; the three parts make the sentence."""
 
     kind: str

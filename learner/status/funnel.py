@@ -40,7 +40,7 @@ _LAST_STEP: dict[Stage, str] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class FunnelStep:
     """`turns` reached it (None: unknown), `waiting` go no further yet, `lost` by reason never got there."""
 
     name: str
@@ -50,11 +50,11 @@ class Step:
     lost: tuple[tuple[str, int], ...]
 
 
-def funnel(totals: Iterable[Count], snapshot: Snapshot) -> tuple[Step, ...]:
+def funnel(totals: Iterable[Count], snapshot: Snapshot) -> tuple[FunnelStep, ...]:
     """Every step of STEPS, from what `store.funnel` counted."""
     counts = tuple(totals)
     return tuple(
-        Step(
+        FunnelStep(
             name,
             _reached(name, counts, snapshot),
             waiting=sum(c.turns for c in counts if _waits_at(c, name)),

@@ -7,9 +7,9 @@ from threading import Event
 from sqlalchemy import Engine
 
 from learner.status import judging
-from learner.status.facts import Facts, Settings
+from learner.status.facts import StatusFacts, StatusSettings
 from learner.status.judging import caps_of
-from learner.status.report import Report
+from learner.status.report import StatusReport
 from learner.stop import Clock, SystemClock
 from learner.trouble import NO_POSTGRES, first_line, schema_missing
 from store import database
@@ -42,35 +42,35 @@ def _show(loaded: Loaded, as_json: bool, watch: bool, clock: Clock) -> int:
         clock.wait(never, WATCH_SECONDS)
 
 
-def read(config: Config) -> Report:
+def read(config: Config) -> StatusReport:
     """What can be known now; without Postgres, why not."""
     settings = settings_of(config)
     try:
         engine = database.engine(config)
     except NO_POSTGRES as error:
-        return Report(config.policy.name, Facts(settings, trouble=first_line(error)))
+        return StatusReport(config.policy.name, StatusFacts(settings, trouble=first_line(error)))
     try:
         return read_from(engine, config.policy.name, settings, caps_of(config.judge))
     finally:
         engine.dispose()
 
 
-def read_from(engine: Engine, policy: str, settings: Settings, caps: Caps = NO_CAPS) -> Report:
+def read_from(engine: Engine, policy: str, settings: StatusSettings, caps: Caps = NO_CAPS) -> StatusReport:
     """One consistent look through a connection of this engine."""
     try:
         database.check(engine)
         with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-            facts = Facts(settings, snapshot(connection, policy))
-            return Report(policy, facts, totals(connection), judging.look(connection, caps))
+            facts = StatusFacts(settings, snapshot(connection, policy))
+            return StatusReport(policy, facts, totals(connection), judging.look(connection, caps))
     except NO_POSTGRES as error:
-        return Report(
-            policy, Facts(settings, trouble=first_line(error), schema_missing=schema_missing(error))
+        return StatusReport(
+            policy, StatusFacts(settings, trouble=first_line(error), schema_missing=schema_missing(error))
         )
 
 
-def settings_of(config: Config) -> Settings:
+def settings_of(config: Config) -> StatusSettings:
     """What the sentence needs of the configuration."""
-    return Settings(
+    return StatusSettings(
         batch_size=config.batch.rollout_batch_size,
         min_size=config.batch.min_size,
         timeout=config.batch.rollout_timeout_sec,

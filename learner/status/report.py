@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 
 from learner.say import age
 from learner.status import judging
-from learner.status.facts import Facts
-from learner.status.funnel import Step, funnel
+from learner.status.facts import StatusFacts
+from learner.status.funnel import FunnelStep, funnel
 from learner.status.judging import Judging
 from learner.status.sentence import explain
 from store.config_environ import FromEnvironment, sentence
-from store.funnel import Beat, Count, Snapshot, Version
+from store.funnel import Beat, Count, Snapshot, VersionView
 from store.stages import REASONS
 
 WIDTH = 100
@@ -20,11 +20,11 @@ PROCESSES = ("learner", "drainer", "reconciler")
 
 
 @dataclass(frozen=True)
-class Report:
+class StatusReport:
     """`facts.snapshot` None: only the sentence can be said."""
 
     policy: str
-    facts: Facts
+    facts: StatusFacts
     totals: tuple[Count, ...] = ()
     judging: Judging | None = None
     from_environment: tuple[FromEnvironment, ...] = ()  # settings, of this process
@@ -64,17 +64,17 @@ class Report:
         return json.dumps(body, ensure_ascii=False, indent=2)
 
 
-def _step_json(step: Step) -> dict[str, object]:
+def _step_json(step: FunnelStep) -> dict[str, object]:
     return asdict(step) | {"lost": [{"reason": reason, "turns": turns} for reason, turns in step.lost]}
 
 
-def _table(steps: tuple[Step, ...]) -> str:
+def _table(steps: tuple[FunnelStep, ...]) -> str:
     return "\n".join(
         ["step           turns  waiting   oldest", *(line for step in steps for line in _rows(step))]
     )
 
 
-def _rows(step: Step) -> Iterator[str]:
+def _rows(step: FunnelStep) -> Iterator[str]:
     turns = "?" if step.turns is None else str(step.turns)
     waiting = str(step.waiting) if step.waiting else ""
     oldest = age(step.oldest) if step.waiting else ""
@@ -90,7 +90,7 @@ def _policy(name: str, s: Snapshot) -> str:
     return "\n".join([f"policy {name}: version {s.live_version} is live", *map(_version, s.versions)])
 
 
-def _version(version: Version) -> str:
+def _version(version: VersionView) -> str:
     parent = "the base model" if version.parent is None else f"from {version.parent}"
     line = f"  {version.number:>6}  {version.status:<8} {parent:<15} {age(version.age)} old"
     whole = f"{line}  {version.reason or ''}".rstrip()

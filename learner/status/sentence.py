@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from learner.batch.freeze import why_frozen_after
 from learner.say import age
-from learner.status.facts import Answer, Facts, Settings
+from learner.status.facts import Explanation, StatusFacts, StatusSettings
 from learner.status.remedies import REMEDIES
 from store.funnel import Beat, EngineView, Snapshot
 from store.stages import REASONS, Stage
 
-Rule = Callable[[Snapshot, Settings], Answer | None]
+Rule = Callable[[Snapshot, StatusSettings], Explanation | None]
 
 
-def explain(facts: Facts) -> Answer:
+def explain(facts: StatusFacts) -> Explanation:
     """The first rule's answer; total: the last rule answers when no other does."""
     if facts.snapshot is None:
         return _no_tables(facts) if facts.schema_missing else _no_postgres(facts)
@@ -25,7 +25,7 @@ def explain(facts: Facts) -> Answer:
     return next(answer for answer in answers if answer)
 
 
-def from_inside(facts: Facts, own: Beat) -> Facts:
+def from_inside(facts: StatusFacts, own: Beat) -> StatusFacts:
     """The facts as a running process sees them: its own report may be old or not yet written."""
     if facts.snapshot is None:
         return facts
@@ -33,23 +33,23 @@ def from_inside(facts: Facts, own: Beat) -> Facts:
     return replace(facts, snapshot=replace(facts.snapshot, beats=(own, *others)))
 
 
-def sentence(facts: Facts) -> str:
+def sentence(facts: StatusFacts) -> str:
     """`explain` as text."""
     return explain(facts).sentence()
 
 
-def _no_postgres(facts: Facts) -> Answer:
+def _no_postgres(facts: StatusFacts) -> Explanation:
     because = f"it cannot be reached ({facts.trouble or 'no reason given'})"
     change = "start it or mend [database] url; turns stay safe in the gateway's spool meanwhile"
-    return Answer("no_postgres", "waits for Postgres", because, change)
+    return Explanation("no_postgres", "waits for Postgres", because, change)
 
 
-def _no_tables(facts: Facts) -> Answer:
+def _no_tables(facts: StatusFacts) -> Explanation:
     because = f"the database has no tables of this version ({facts.trouble or 'none found'})"
-    return Answer("no_tables", "waits for the tables", because, "run `alembic upgrade head`")
+    return Explanation("no_tables", "waits for the tables", because, "run `alembic upgrade head`")
 
 
-def _drain_standstill(s: Snapshot, _: Settings) -> Answer | None:
+def _drain_standstill(s: Snapshot, _: StatusSettings) -> Explanation | None:
     if s.standstill is None:
         return None
     late, seconds = s.standstill
@@ -59,16 +59,16 @@ def _drain_standstill(s: Snapshot, _: Settings) -> Answer | None:
     change = "the gateway's log says why, and nothing is lost meanwhile"
     if beat is not None and not beat.alive:
         change = "start its drainer with `python -m gateway`: nothing is lost meanwhile"
-    return Answer("drain_standstill", "gets no new turns", because, change)
+    return Explanation("drain_standstill", "gets no new turns", because, change)
 
 
-def _learner_off(s: Snapshot, _: Settings) -> Answer | None:
+def _learner_off(s: Snapshot, _: StatusSettings) -> Explanation | None:
     if any(beat.alive and beat.detail.get("trains") for beat in s.beats):
         return None
     beat = s.beat("learner")
     because = f"it last reported {age(beat.age)} ago" if beat else "it has never reported"
     change = f"start it with `python -m learner`{_backlog(s)}"
-    return Answer("learner_off", "seems not to run", because, change)
+    return Explanation("learner_off", "seems not to run", because, change)
 
 
 def _backlog(s: Snapshot) -> str:
@@ -80,66 +80,70 @@ def _backlog(s: Snapshot) -> str:
     )
 
 
-def _in_trouble(s: Snapshot, _: Settings) -> Answer | None:
+def _in_trouble(s: Snapshot, _: StatusSettings) -> Explanation | None:
     trouble = next(
         (beat.detail["trouble"] for beat in s.beats if beat.alive and beat.detail.get("trouble")), None
     )
     if trouble is None:
         return None
     change = "it tries again by itself; its log says more"
-    return Answer(
+    return Explanation(
         "in_trouble", "waits for its own training to work", f"the last try failed ({trouble})", change
     )
 
 
-def _dry_run(s: Snapshot, settings: Settings) -> Answer | None:
+def _dry_run(s: Snapshot, settings: StatusSettings) -> Explanation | None:
     if not (settings.dry_run and s.open_batch):
         return None
     because = f"trainer.dry_run is on and batch {s.open_batch.id} ({_turns(s.open_batch.samples)}) is closed"
-    return Answer("dry_run", "trains nothing", because, "set trainer.dry_run to false and restart it")
+    return Explanation("dry_run", "trains nothing", because, "set trainer.dry_run to false and restart it")
 
 
-def _frozen(s: Snapshot, settings: Settings) -> Answer | None:
+def _frozen(s: Snapshot, settings: StatusSettings) -> Explanation | None:
     if s.live_version is None:
         return None
     because = why_frozen_after(s.ended, s.live_version, settings.guard)
     if because is None:
         return None
     change = "go back with `python -m learner rollback`, or raise that limit of [guard] and restart it"
-    return Answer("frozen", "trains nothing", because, change)
+    return Explanation("frozen", "trains nothing", because, change)
 
 
-def _training(s: Snapshot, _: Settings) -> Answer | None:
+def _training(s: Snapshot, _: StatusSettings) -> Explanation | None:
     batch = s.open_batch
     if batch is None:
         return None
     because = f"the batch closed {age(batch.age)} ago ({batch.closed_because})"
     change = "a new version follows when the step is done"
-    return Answer("training", f"trains batch {batch.id} ({_turns(batch.samples)})", because, change)
+    return Explanation("training", f"trains batch {batch.id} ({_turns(batch.samples)})", because, change)
 
 
-def _engine_behind(s: Snapshot, _: Settings) -> Answer | None:
+def _engine_behind(s: Snapshot, _: StatusSettings) -> Explanation | None:
     behind = [engine for engine in s.engines if engine.version != s.live_version]
     if not behind or not s.live_version:
         return None
     engine = behind[0]
     does = f"waits for {engine.url} to load version {s.live_version}"
     if engine.state == "dead":
-        return Answer("engine_dead", does, _dead(engine), "start the engine: the version is loaded then")
+        return Explanation("engine_dead", does, _dead(engine), "start the engine: the version is loaded then")
     if not s.alive("reconciler"):
-        return Answer("no_reconciler", does, "no reconciler has reported lately", "start `python -m gateway`")
+        return Explanation(
+            "no_reconciler", does, "no reconciler has reported lately", "start `python -m gateway`"
+        )
     if s.publish_error:
-        return Answer(
+        return Explanation(
             "publish_failed", does, f"loading failed ({s.publish_error})", "the reconciler tries again"
         )
     serves = "an unknown version" if engine.version is None else f"version {engine.version}"
-    return Answer("publishing", does, f"it still serves {serves}", "the reconciler loads it within seconds")
+    return Explanation(
+        "publishing", does, f"it still serves {serves}", "the reconciler loads it within seconds"
+    )
 
 
-def _engines_dead(s: Snapshot, _: Settings) -> Answer | None:
+def _engines_dead(s: Snapshot, _: StatusSettings) -> Explanation | None:
     if not s.engines or any(engine.state != "dead" for engine in s.engines):
         return None
-    return Answer(
+    return Explanation(
         "engine_dead", "waits for an engine", _dead(s.engines[0]), "start it: without it no turn arrives"
     )
 
@@ -148,52 +152,52 @@ def _dead(engine: EngineView) -> str:
     return f"{engine.url} is dead ({engine.reason or 'no reason known'})"
 
 
-def _no_gateway(s: Snapshot, settings: Settings) -> Answer | None:
+def _no_gateway(s: Snapshot, settings: StatusSettings) -> Explanation | None:
     beat = s.beat("drainer")
     if s.alive("drainer") or _work(s, settings):
         return None
     because = f"its drainer last reported {age(beat.age)} ago" if beat else "its drainer has never reported"
-    return Answer("no_gateway", "waits for the gateway", because, "start it with `python -m gateway`")
+    return Explanation("no_gateway", "waits for the gateway", because, "start it with `python -m gateway`")
 
 
-def _work(s: Snapshot, settings: Settings) -> bool:
+def _work(s: Snapshot, settings: StatusSettings) -> bool:
     return s.waiting(Stage.SCORABLE) > 0 or s.waiting(Stage.SCORED) >= settings.batch_size
 
 
-def _no_traffic(s: Snapshot, settings: Settings) -> Answer | None:
+def _no_traffic(s: Snapshot, settings: StatusSettings) -> Explanation | None:
     if s.recent:
         return None
     if s.undrained:
         because = f"{s.undrained} requests still lie in the spool"
-        return Answer(
+        return Explanation(
             "undrained", "waits for the drainer", because, "they are turns when the drainer has read them"
         )
     change = f"send a chat request to {settings.gateway}"
-    return Answer("no_traffic", "waits for traffic", "no turn has been recorded yet", change)
+    return Explanation("no_traffic", "waits for traffic", "no turn has been recorded yet", change)
 
 
-def _judge_paused(s: Snapshot, _: Settings) -> Answer | None:
+def _judge_paused(s: Snapshot, _: StatusSettings) -> Explanation | None:
     paused = next((beat.detail.get("judge_paused") for beat in _scorers(s)), None)
     if not (paused and s.waiting(Stage.SCORABLE)):
         return None
     waiting = _turns(s.waiting(Stage.SCORABLE))
     change = f"mend that, or set judge.kind to rules, and restart: {waiting} waiting for it stay as they are"
-    return Answer("judge_paused", "waits for the judge", str(paused), change)
+    return Explanation("judge_paused", "waits for the judge", str(paused), change)
 
 
-def _no_scorer(s: Snapshot, _: Settings) -> Answer | None:
+def _no_scorer(s: Snapshot, _: StatusSettings) -> Explanation | None:
     waiting = s.waiting(Stage.SCORABLE)
     if _scorers(s) or not waiting:
         return None
     because = f"{_turns(waiting)} could be scored and no process scores"
-    return Answer("no_scorer", "waits for a scorer", because, "start `python -m learner score`")
+    return Explanation("no_scorer", "waits for a scorer", because, "start `python -m learner score`")
 
 
 def _scorers(s: Snapshot) -> list[Beat]:
     return [beat for beat in s.beats if beat.alive and beat.detail.get("scores")]
 
 
-def _samples(s: Snapshot, settings: Settings) -> Answer | None:
+def _samples(s: Snapshot, settings: StatusSettings) -> Explanation | None:
     scored, scorable, awaiting = (s.waiting(x) for x in (Stage.SCORED, Stage.SCORABLE, Stage.AWAITING_NEXT))
     if not scored + scorable:
         return None
@@ -207,7 +211,7 @@ def _samples(s: Snapshot, settings: Settings) -> Answer | None:
         f"a batch closes with {settings.batch_size}, "
         f"or with at least {settings.min_size} when the oldest has waited {age(settings.timeout)}"
     )
-    return Answer("samples", "waits for samples", because, change)
+    return Explanation("samples", "waits for samples", because, change)
 
 
 def _put_off(s: Snapshot) -> str:
@@ -227,7 +231,7 @@ def _mostly_dropped(s: Snapshot) -> list[str]:
     return [_dominating(s)] if share > 0.5 else []
 
 
-def _awaiting_next(s: Snapshot, settings: Settings) -> Answer | None:
+def _awaiting_next(s: Snapshot, settings: StatusSettings) -> Explanation | None:
     waiting = s.waiting(Stage.AWAITING_NEXT)
     if not waiting:
         return None
@@ -237,14 +241,14 @@ def _awaiting_next(s: Snapshot, settings: Settings) -> Answer | None:
         "the user's next message or a tool result makes it scorable; "
         f"it is dropped when its session stays idle for {age(settings.idle_seconds)}"
     )
-    return Answer("next_state", "waits for next states", because, change)
+    return Explanation("next_state", "waits for next states", because, change)
 
 
-def _all_dropped(s: Snapshot, _: Settings) -> Answer | None:
+def _all_dropped(s: Snapshot, _: StatusSettings) -> Explanation | None:
     if any(count.stage != Stage.DROPPED for count in s.recent):
         return None
     reason = _reasons(s)[0][0]
-    return Answer("all_dropped", "waits for turns that it can train", _dominating(s), _remedy(reason))
+    return Explanation("all_dropped", "waits for turns that it can train", _dominating(s), _remedy(reason))
 
 
 def _dominating(s: Snapshot) -> str:
@@ -263,9 +267,9 @@ def _remedy(reason: str) -> str:
     return REMEDIES.get(reason, "docs/operations.md says more of this reason")
 
 
-def _all_used(s: Snapshot, _: Settings) -> Answer:
+def _all_used(s: Snapshot, _: StatusSettings) -> Explanation:
     because = f"every turn so far is trained or dropped, the last one came {age(s.last_turn_age)} ago"
-    return Answer("traffic", "waits for traffic", because, "new conversations bring new samples")
+    return Explanation("traffic", "waits for traffic", because, "new conversations bring new samples")
 
 
 RULES: tuple[Rule, ...] = (

@@ -1,11 +1,11 @@
 """A quiet, healthy Dukou as `store.funnel` would describe it; tests change one thing at a time."""
 
-from learner.status.facts import Settings
+from learner.status.facts import StatusSettings
 from store.funnel import Beat, Count, EngineView, Snapshot
 from store.stages import Stage
 
 URL = "http://127.0.0.1:30000"
-SETTINGS = Settings(
+SETTINGS = StatusSettings(
     batch_size=16, min_size=4, timeout=1800, idle_seconds=1800, dry_run=False, gateway="http://127.0.0.1:8080"
 )
 LEARNER = Beat("learner", "waiting", None, {"scores": True, "trains": True}, 1.0)

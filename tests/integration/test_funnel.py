@@ -5,7 +5,7 @@ import uuid
 import pytest
 from sqlalchemy import insert, text
 
-from learner.status.facts import Facts
+from learner.status.facts import StatusFacts
 from learner.status.funnel import funnel
 from learner.status.read import read_from
 from learner.status.sentence import explain
@@ -118,7 +118,7 @@ def test_an_empty_database_is_no_traffic_and_no_numbers(connection):
     )
     processes.beat(connection, "learner", "waiting", None, {"trains": True})
     processes.beat(connection, "drainer", "draining")
-    assert explain(Facts(SETTINGS, snapshot(connection, "default"))).kind == "no_traffic"
+    assert explain(StatusFacts(SETTINGS, snapshot(connection, "default"))).kind == "no_traffic"
 
 
 def test_a_failed_publication_counts_until_it_succeeds(connection, policy_id):

@@ -11,12 +11,12 @@ from sqlalchemy.exc import OperationalError
 
 from learner.board import Board
 from learner.loop import Loop
-from learner.status.facts import Facts
+from learner.status.facts import StatusFacts
 from learner.stop import Stop
 from store.database import SchemaError, UnreachableError
 from tests.fakes.facts import QUIET, SETTINGS
 
-QUIET_FACTS = Facts(SETTINGS, QUIET)
+QUIET_FACTS = StatusFacts(SETTINGS, QUIET)
 
 
 class JumpingClock:

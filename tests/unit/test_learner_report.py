@@ -2,11 +2,11 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
-from learner.status.facts import Facts
+from learner.status.facts import StatusFacts
 from learner.status.funnel import LOST_BEFORE, STEPS, funnel
-from learner.status.report import WIDTH, Report
+from learner.status.report import WIDTH, StatusReport
 from store.config_environ import FromEnvironment
-from store.funnel import GONE_AFTER, Beat, Count, Version
+from store.funnel import GONE_AFTER, Beat, Count, VersionView
 from store.stages import REASONS, Stage
 from tests.fakes.facts import ENGINE, QUIET, SETTINGS
 
@@ -56,7 +56,7 @@ def test_an_unknown_spool_is_unknown_and_not_zero():
     assert by_name(blind)["seen"].turns is None
     seen = next(
         line
-        for line in Report("default", Facts(SETTINGS, blind), TOTALS).text().splitlines()
+        for line in StatusReport("default", StatusFacts(SETTINGS, blind), TOTALS).text().splitlines()
         if "seen" in line
     )
     assert seen.split() == ["seen", "?"]
@@ -72,36 +72,36 @@ def test_the_text_fits_the_terminal_whatever_it_has_to_show():
     wide = replace(
         SNAPSHOT,
         engines=(replace(ENGINE, reason=long),),
-        versions=(Version(3, 2, "refused", long, 10.0),),
+        versions=(VersionView(3, 2, "refused", long, 10.0),),
         beats=(Beat("learner", long, long, {}, 1.0),),
     )
-    lines = Report("default", Facts(SETTINGS, wide), TOTALS).text().splitlines()
+    lines = StatusReport("default", StatusFacts(SETTINGS, wide), TOTALS).text().splitlines()
     assert max(map(len, lines)) <= WIDTH
 
 
 def test_the_text_names_each_drop_with_its_words():
-    text = Report("default", Facts(SETTINGS, SNAPSHOT), TOTALS).text()
+    text = StatusReport("default", StatusFacts(SETTINGS, SNAPSHOT), TOTALS).text()
     assert "- 4 lost as sampling_greedy: sampled at temperature 0" in text
     assert "The learner waits" in text
 
 
 def test_the_text_names_the_setting_where_store_false_costs_a_few_turns():
     totals = (*TOTALS, Count(Stage.DROPPED, "store_false", 12))
-    text = " ".join(Report("default", Facts(SETTINGS, SNAPSHOT), totals).text().split())
+    text = " ".join(StatusReport("default", StatusFacts(SETTINGS, SNAPSHOT), totals).text().split())
     words = 'the client sent store: false; privacy.store_false = "ignore" would train such turns'
     assert f"- 12 lost as store_false: {words}" in text
 
 
 def test_without_postgres_only_the_sentence_is_left():
-    text = Report("default", Facts(SETTINGS, trouble="connection refused")).text()
+    text = StatusReport("default", StatusFacts(SETTINGS, trouble="connection refused")).text()
     assert text.startswith("The learner waits for Postgres")
     assert "step" not in text
 
 
 def test_settings_from_the_environment_are_named_before_the_sentence_and_for_machines():
-    report = Report(
+    report = StatusReport(
         "default",
-        Facts(SETTINGS, trouble="refused"),
+        StatusFacts(SETTINGS, trouble="refused"),
         from_environment=(FromEnvironment("database.url", "DATABASE_URL"),),
     )
     first, last = report.text().split("\n\n")
@@ -112,8 +112,10 @@ def test_settings_from_the_environment_are_named_before_the_sentence_and_for_mac
 
 
 def test_json_says_the_same_with_null_for_unknown():
-    body = json.loads(Report("default", Facts(SETTINGS, replace(SNAPSHOT, beats=())), TOTALS).json())
+    body = json.loads(
+        StatusReport("default", StatusFacts(SETTINGS, replace(SNAPSHOT, beats=())), TOTALS).json()
+    )
     assert body["kind"] == "learner_off"
     assert body["funnel"][0] == {"name": "seen", "turns": None, "waiting": 0, "oldest": None, "lost": []}
     assert body["funnel"][3]["lost"] == [{"reason": "sampling_greedy", "turns": 4}]
-    assert json.loads(Report("default", Facts(SETTINGS)).json())["kind"] == "no_postgres"
+    assert json.loads(StatusReport("default", StatusFacts(SETTINGS)).json())["kind"] == "no_postgres"

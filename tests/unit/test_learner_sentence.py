@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from learner.status.facts import Facts
+from learner.status.facts import StatusFacts
 from learner.status.remedies import REMEDIES
 from learner.status.sentence import explain, from_inside, sentence
 from store.batches import EndedBatch
@@ -12,8 +12,8 @@ from store.stages import REASONS, Stage
 from tests.fakes.facts import DRAINER, ENGINE, LEARNER, QUIET, RECONCILER, SETTINGS, URL
 
 
-def facts(**changes) -> Facts:
-    return Facts(SETTINGS, replace(QUIET, **changes))
+def facts(**changes) -> StatusFacts:
+    return StatusFacts(SETTINGS, replace(QUIET, **changes))
 
 
 def live(**turns: int) -> dict[str, tuple[Count, ...]]:
@@ -35,10 +35,10 @@ BATCH = OpenBatch(7, 16, "full", 5.0)
 
 CASES = {
     "no_postgres": (
-        Facts(SETTINGS, trouble="connection refused"),
+        StatusFacts(SETTINGS, trouble="connection refused"),
         "waits for Postgres because it cannot be reached",
     ),
-    "no_tables": (Facts(SETTINGS, schema_missing=True), "alembic upgrade head"),
+    "no_tables": (StatusFacts(SETTINGS, schema_missing=True), "alembic upgrade head"),
     "learner_off": (
         facts(**beats(without="learner"), **live(scorable=2)),
         "2 turns wait for it, and nothing is lost",
@@ -48,7 +48,7 @@ CASES = {
         "the last try failed (FileNotFoundError: no model)",
     ),
     "dry_run": (
-        Facts(replace(SETTINGS, dry_run=True), replace(QUIET, open_batch=BATCH)),
+        StatusFacts(replace(SETTINGS, dry_run=True), replace(QUIET, open_batch=BATCH)),
         "trains nothing because trainer.dry_run is on and batch 7 (16 turns)",
     ),
     "training": (facts(open_batch=BATCH), "trains batch 7 (16 turns)"),

@@ -9,7 +9,7 @@ from gateway.drain.report import BEAT, SILENT, STANDSTILL, Report, Reporter, rea
 from gateway.relay.metrics import EVERY, Metrics
 from gateway.spool.positions import Positions
 from gateway.spool.writer import SpoolWriter
-from learner.status.facts import Facts
+from learner.status.facts import StatusFacts
 from learner.status.sentence import explain
 from store.config_serving import Spool
 from store.funnel import STANDSTILL as STATUS_STANDSTILL
@@ -81,7 +81,7 @@ def drainer(**changes: object):
     doing = changes.pop("doing", "draining")
     beat = replace(DRAINER, age=age, doing=doing, detail=dict(DRAINER.detail) | changes)
     others = tuple(one for one in QUIET.beats if one.name != "drainer")
-    return explain(Facts(SETTINGS, replace(QUIET, beats=(beat, *others))))
+    return explain(StatusFacts(SETTINGS, replace(QUIET, beats=(beat, *others))))
 
 
 def test_the_status_sentence_names_a_drainer_that_stands_still() -> None:
