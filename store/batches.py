@@ -16,7 +16,13 @@ from sqlalchemy import Connection, func, select, update
 
 from store import whole
 from store.config_base import Section
-from store.config_learning import Advantage, Batch, Guard, Loss, Trainer
+from store.config_learning import (
+    AdvantageSettings,
+    BatchSettings,
+    GuardSettings,
+    LossSettings,
+    TrainerSettings,
+)
 from store.stages import REASONS, Stage, check_move
 from store.tables import batches, hints, policies, samples, turn_states, turns
 
@@ -35,11 +41,11 @@ class Backlog:
 class StepSettings:
     """`batches.settings`: the settings that a batch was closed with; its step uses them, as a replay does."""
 
-    batch: Batch
-    advantage: Advantage
-    loss: Loss
-    guard: Guard
-    trainer: Trainer
+    batch: BatchSettings
+    advantage: AdvantageSettings
+    loss: LossSettings
+    guard: GuardSettings
+    trainer: TrainerSettings
 
     def encode(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name).model_dump(mode="json") for each in fields(self)}
@@ -51,11 +57,11 @@ class StepSettings:
         Raises pydantic.ValidationError for a value that this release refuses.
         """
         return cls(
-            batch=_section(Batch, stored.get("batch")),
-            advantage=_section(Advantage, stored.get("advantage")),
-            loss=_section(Loss, stored.get("loss")),
-            guard=_section(Guard, stored.get("guard")),
-            trainer=_section(Trainer, stored.get("trainer")),
+            batch=_section(BatchSettings, stored.get("batch")),
+            advantage=_section(AdvantageSettings, stored.get("advantage")),
+            loss=_section(LossSettings, stored.get("loss")),
+            guard=_section(GuardSettings, stored.get("guard")),
+            trainer=_section(TrainerSettings, stored.get("trainer")),
         )
 
 
@@ -147,7 +153,7 @@ class EndedBatch:
     """How a batch ended, and the guard that it was held against (None: this release refuses its values)."""
 
     live_version: int
-    guard: Guard | None
+    guard: GuardSettings | None
     reason: str | None
     detail: str | None
 
@@ -166,9 +172,9 @@ def newest_ended(connection: Connection, policy_id: int, count: int) -> list[End
     ]
 
 
-def _guard(settings: Mapping[str, Any]) -> Guard | None:
+def _guard(settings: Mapping[str, Any]) -> GuardSettings | None:
     try:
-        return _section(Guard, settings.get("guard"))
+        return _section(GuardSettings, settings.get("guard"))
     except ValidationError:
         return None
 

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from store.config_base import Positive, Seconds, Section, Share
 
 
-class Judge(Section):
+class JudgeSettings(Section):
     kind: Literal["auto", "llm", "rules"] = Field(
         "auto", description="auto: llm where there is a key, else rules"
     )
@@ -64,7 +64,7 @@ class Judge(Section):
         return quorum
 
 
-class Teacher(Section):
+class TeacherSettings(Section):
     enable: bool = Field(
         False, description="ask this chat model for corrected answers: demonstrations for export and SFT"
     )
@@ -79,7 +79,7 @@ class Teacher(Section):
     candidates: Positive = Field(3, description="hints of one turn that are measured")
 
 
-class Batch(Section):
+class BatchSettings(Section):
     rollout_batch_size: Positive = Field(16, description="turns in a full batch")
     rollout_timeout_sec: Seconds = Field(
         1800, description="seconds from a batch's oldest sample until it closes partial"
@@ -116,7 +116,7 @@ class Batch(Section):
     poll_interval: Seconds = Field(1.0, description="seconds between looks at the table")
 
 
-class Advantage(Section):
+class AdvantageSettings(Section):
     kind: Literal["running", "batch", "group", "group_mean", "leave_one_out", "raw"] = Field(
         "running",
         description="what a reward is centred over: earlier batches, its own batch, its siblings (with their "
@@ -126,7 +126,7 @@ class Advantage(Section):
     deviation_floor: float = Field(0.2, gt=0, description="the running deviation is never taken as smaller")
 
 
-class Loss(Section):
+class LossSettings(Section):
     mode: Literal["rl", "opd", "combine"] = Field(
         "rl", description="rl: rewards; opd: distillation from hints; combine: both, weighed"
     )
@@ -159,7 +159,7 @@ class Loss(Section):
         return self.mode != "rl" and self.teacher == "base"
 
 
-class Guard(Section):
+class GuardSettings(Section):
     max_kl: float = Field(
         2.0, ge=0, description="nats a token (k3 to the base model) above which learning freezes; 0: never"
     )
@@ -186,7 +186,7 @@ class Guard(Section):
     )
 
 
-class Trainer(Section):
+class TrainerSettings(Section):
     method: Literal["lora", "full"] = Field("lora", description="what is trained: an adapter or all weights")
     lora_rank: Positive = Field(16, description="rank of the adapter (r)")
     lora_alpha: Positive = Field(32, description="the adapter is scaled by alpha / rank")
@@ -225,7 +225,7 @@ class Trainer(Section):
         return betas
 
 
-class Publish(Section):
+class PublishSettings(Section):
     form: Literal["full", "adapter"] = Field("full", description="merged weights, or LoRA beside the base")
     automatic: bool = Field(True, description="move the live pointer after every step")
     probe_tolerance: float = Field(0.5, gt=0, description="nats by which a probe may differ (noise: 0.05)")
@@ -274,7 +274,7 @@ class Publish(Section):
     )
 
 
-class Watch(Section):
+class WatchSettings(Section):
     turns: int = Field(
         50, ge=0, description="scored turns of a version before it is compared with the one before; 0: never"
     )

@@ -11,7 +11,17 @@ from pathlib import Path
 from pydantic import Field, ValidationInfo, field_validator
 
 from store.config_base import Section
-from store.config_learning import Advantage, Batch, Guard, Judge, Loss, Publish, Teacher, Trainer, Watch
+from store.config_learning import (
+    AdvantageSettings,
+    BatchSettings,
+    GuardSettings,
+    JudgeSettings,
+    LossSettings,
+    PublishSettings,
+    TeacherSettings,
+    TrainerSettings,
+    WatchSettings,
+)
 from store.config_serving import Database, Engine, Gateway, Policy, Privacy, Session, Storage
 
 
@@ -27,19 +37,19 @@ class Config(Section):
     session: Session = Session()
     storage: Storage = Storage()
     privacy: Privacy = Privacy()
-    judge: Judge = Judge()
-    teacher: Teacher = Teacher()
-    batch: Batch = Batch()
-    advantage: Advantage = Advantage()
-    loss: Loss = Loss()
-    guard: Guard = Guard()
-    trainer: Trainer = Trainer()
-    publish: Publish = Publish()
-    watch: Watch = Watch()
+    judge: JudgeSettings = JudgeSettings()
+    teacher: TeacherSettings = TeacherSettings()
+    batch: BatchSettings = BatchSettings()
+    advantage: AdvantageSettings = AdvantageSettings()
+    loss: LossSettings = LossSettings()
+    guard: GuardSettings = GuardSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    publish: PublishSettings = PublishSettings()
+    watch: WatchSettings = WatchSettings()
 
     @field_validator("publish")
     @classmethod
-    def _an_adapter_is_trained(cls, publish: Publish, info: ValidationInfo) -> Publish:
+    def _an_adapter_is_trained(cls, publish: PublishSettings, info: ValidationInfo) -> PublishSettings:
         trainer = info.data.get("trainer")
         if publish.form == "adapter" and trainer is not None and trainer.method != "lora":
             raise ValueError('form = "adapter" needs trainer.method = "lora"')

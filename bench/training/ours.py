@@ -12,7 +12,7 @@ import torch
 from bench.training.batch import Job, from_argv, sequences
 from learner.train import model, objective, weights
 from learner.train.sample import Sample
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 
 
 def samples(job: Job) -> list[Sample]:
@@ -35,10 +35,10 @@ def samples(job: Job) -> list[Sample]:
 def main() -> None:
     job = from_argv()
     torch.set_num_threads(1)
-    settings = Trainer.model_validate({"method": job.method, "max_tokens": max(job.lengths)})
-    trained = weights.of(model.load(Path(job.model), torch.device("cpu")), settings, Loss(kl=0.0))
+    settings = TrainerSettings.model_validate({"method": job.method, "max_tokens": max(job.lengths)})
+    trained = weights.of(model.load(Path(job.model), torch.device("cpu")), settings, LossSettings(kl=0.0))
     optimizer = torch.optim.AdamW(trained.masters.values(), lr=1e-5, fused=True)
-    batch, loss = samples(job), Loss(kl=0.0)
+    batch, loss = samples(job), LossSettings(kl=0.0)
     seconds = []
     for _ in range(job.rounds):
         began = time.process_time()

@@ -14,7 +14,7 @@ import torch
 from learner.train import model, objective, weights
 from learner.train.rows import Ids, Sharing, plan
 from learner.train.sample import Sample
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 
 ROUNDS = 2
 VOCABULARY = 49_000
@@ -52,15 +52,17 @@ def sample(ids: Ids, answer: int) -> Sample:
     return Sample(uuid.uuid4(), ids, len(ids) - answer, rollout, 1.0, 1.0, 0.0, 0, False)
 
 
-def seconds(trained: weights.Weights, batch: Sequence[Sample], sharing: Sharing, settings: Trainer) -> float:
+def seconds(
+    trained: weights.Weights, batch: Sequence[Sample], sharing: Sharing, settings: TrainerSettings
+) -> float:
     trained.model.sharing = sharing
     began = time.process_time()
-    objective.accumulate(trained, batch, Loss(kl=0.0), settings)
+    objective.accumulate(trained, batch, LossSettings(kl=0.0), settings)
     trained.clear()
     return time.process_time() - began
 
 
-def measured(trained: weights.Weights, batch: Sequence[Sample], settings: Trainer) -> dict[str, Any]:
+def measured(trained: weights.Weights, batch: Sequence[Sample], settings: TrainerSettings) -> dict[str, Any]:
     """Tokens of the samples and of the passes, and CPU seconds, without and with sharing: the best rounds."""
     budget = objective.token_budget(trained, settings)
     rounds = [[seconds(trained, batch, sharing, settings) for sharing in SHARING] for _ in range(ROUNDS)]
@@ -77,8 +79,8 @@ def measured(trained: weights.Weights, batch: Sequence[Sample], settings: Traine
 def main() -> None:
     folder, method = sys.argv[1:3]
     torch.set_num_threads(1)
-    settings, made, found = Trainer.model_validate({"method": method}), batches(), {}
-    trained = weights.of(model.load(Path(folder), torch.device("cpu")), settings, Loss(kl=0.0))
+    settings, made, found = TrainerSettings.model_validate({"method": method}), batches(), {}
+    trained = weights.of(model.load(Path(folder), torch.device("cpu")), settings, LossSettings(kl=0.0))
     seconds(trained, made["8 alone"], "nothing", settings)  # warms up
     for name, batch in made.items():
         found[name] = measured(trained, batch, settings)

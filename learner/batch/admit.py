@@ -10,7 +10,7 @@ from typing import Literal
 
 from learner.batch.rules import Limits, staleness, why_dropped
 from store.candidates import Candidate
-from store.config_learning import Batch
+from store.config_learning import BatchSettings
 
 #: What a share can be of, each with its owner: a user's or a session's name means nothing in another tenant.
 Kind = Literal["tenant", "user", "session", "task"]
@@ -32,7 +32,7 @@ TAKEN, HELD = Admission("taken"), Admission("held")
 class BatchDraft:
     """A batch while it is filled."""
 
-    settings: Batch
+    settings: BatchSettings
     limits: Limits
     taken: list[Candidate] = field(default_factory=list)
     tokens: int = 0

@@ -15,7 +15,7 @@ from learner.batch.rules import Limits
 from store import batches, candidates, policies, versions
 from store.batches import Backlog, NewBatch, StepSettings
 from store.candidates import Selection
-from store.config_learning import Batch
+from store.config_learning import BatchSettings
 from store.config_model import Config
 from store.policies import Policy
 
@@ -71,13 +71,13 @@ def _unfinished(batch_id: int, waiting: NoBatch, *, dry_run: bool) -> ClosedBatc
     return NoBatch(waiting.current, waiting.needed, waiting.oldest_seconds, because)
 
 
-def _may_be_full(backlog: Backlog, settings: Batch) -> bool:
+def _may_be_full(backlog: Backlog, settings: BatchSettings) -> bool:
     """Whether it is worth looking; with a limit on tokens fewer turns may do."""
     enough = settings.min_size if settings.max_batch_tokens else settings.rollout_batch_size
     return backlog.turns >= enough
 
 
-def _overdue(backlog: Backlog, settings: Batch, now: datetime) -> bool:
+def _overdue(backlog: Backlog, settings: BatchSettings, now: datetime) -> bool:
     waited = _seconds(backlog, now)
     return (
         waited is not None and waited >= settings.rollout_timeout_sec and backlog.turns >= settings.min_size
@@ -88,7 +88,7 @@ def _seconds(backlog: Backlog, now: datetime) -> float | None:
     return None if backlog.oldest is None else max(0.0, (now - backlog.oldest).total_seconds())
 
 
-def _no_batch(backlog: Backlog, settings: Batch, now: datetime) -> NoBatch:
+def _no_batch(backlog: Backlog, settings: BatchSettings, now: datetime) -> NoBatch:
     needed, waited = settings.rollout_batch_size, _seconds(backlog, now)
     if waited is None:
         because = "no scored turn is left"

@@ -12,7 +12,7 @@ from learner.batch.baseline import Observation, centre, session_key
 from learner.batch.rules import Limits, staleness, usable_hint
 from store.batches import BaselineState, NewSample
 from store.candidates import Candidate
-from store.config_learning import Advantage
+from store.config_learning import AdvantageSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ComposedBatch:
 def assemble(
     turns: Sequence[Candidate],
     limits: Limits,
-    settings: Advantage,
+    settings: AdvantageSettings,
     state: BaselineState,
     *,
     hints: bool,

@@ -11,20 +11,20 @@ from sqlalchemy import Connection
 
 from store import batches
 from store.batches import EndedBatch
-from store.config_learning import Guard
+from store.config_learning import GuardSettings
 from store.policies import Policy
 
 #: Skipped batches in a row after which a person should look.
 SKIPPED_IN_A_ROW = 3
 
 
-def why_frozen(connection: Connection, policy: Policy, guard: Guard) -> str | None:
+def why_frozen(connection: Connection, policy: Policy, guard: GuardSettings) -> str | None:
     """Why nothing of this policy is trained now; None where learning goes on."""
     newest = batches.newest_ended(connection, policy.id, SKIPPED_IN_A_ROW)
     return why_frozen_after(newest, policy.live_version, guard)
 
 
-def why_frozen_after(newest: Sequence[EndedBatch], live_version: int, guard: Guard) -> str | None:
+def why_frozen_after(newest: Sequence[EndedBatch], live_version: int, guard: GuardSettings) -> str | None:
     """Why nothing is trained after these batches, newest first; None where learning goes on. Pure."""
     here = [b for b in newest if b.live_version == live_version and b.guard == guard]
     if not here or here[0] != newest[0]:

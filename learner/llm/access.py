@@ -36,7 +36,7 @@ class Access:
             return ""
 
 
-def of_judge(settings: config_learning.Judge) -> Access:
+def of_judge(settings: config_learning.JudgeSettings) -> Access:
     return Access(
         section="judge",
         model=settings.model,
@@ -53,7 +53,7 @@ def of_judge(settings: config_learning.Judge) -> Access:
     )
 
 
-def of_teacher(settings: config_learning.Teacher) -> Access:
+def of_teacher(settings: config_learning.TeacherSettings) -> Access:
     return Access(
         section="teacher",
         model=settings.model,

@@ -51,7 +51,7 @@ VERDICT_FORMAT: dict[str, Any] = {
 class LLMJudge:
     def __init__(
         self,
-        settings: config_learning.Judge,
+        settings: config_learning.JudgeSettings,
         *,
         clock: Clock,
         as_side: bool = False,

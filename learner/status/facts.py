@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from store.config_learning import Guard
+from store.config_learning import GuardSettings
 from store.funnel import Snapshot
 
 
@@ -16,7 +16,7 @@ class StatusSettings:
     idle_seconds: float
     dry_run: bool
     gateway: str
-    guard: Guard = field(default_factory=Guard)
+    guard: GuardSettings = field(default_factory=GuardSettings)
 
 
 @dataclass(frozen=True)

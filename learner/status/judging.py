@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from store import calls, feedback, spending
 from store.calls import OutcomeCount
-from store.config_learning import Judge
+from store.config_learning import JudgeSettings
 from store.feedback import Counted
 from store.spending import Caps, Costs
 
@@ -25,7 +25,7 @@ class Judging:
     feedback: Counted
 
 
-def caps_of(judge: Judge) -> Caps:
+def caps_of(judge: JudgeSettings) -> Caps:
     """The caps in the settings."""
     return Caps(judge.usd_per_day, judge.usd_total, judge.tokens_per_day, judge.tokens_total)
 

@@ -18,7 +18,7 @@ _ROLES = frozenset({"system", "developer", "user", "assistant"})
 
 
 class Demonstrator:
-    def __init__(self, settings: config_learning.Teacher) -> None:
+    def __init__(self, settings: config_learning.TeacherSettings) -> None:
         self.source = f"teacher:{settings.model}"
         self._max_tokens = settings.max_tokens
         access = of_teacher(settings)

@@ -15,7 +15,7 @@ from torch import Tensor
 from learner.train import folder
 from learner.train.lora import LoraLinear
 from learner.train.weights import Weights
-from store.config_learning import Trainer
+from store.config_learning import TrainerSettings
 
 #: Weight files of other formats: they would hold the base's weights beside the new ones.
 OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack"}
@@ -77,7 +77,9 @@ def _write_like(source: Path, target: Path, tensors: dict[str, Tensor]) -> None:
     save_file(written, target, metadata={"format": "pt"})
 
 
-def write_adapter(final: Path, base: Path, adapters: dict[str, LoraLinear], settings: Trainer) -> None:
+def write_adapter(
+    final: Path, base: Path, adapters: dict[str, LoraLinear], settings: TrainerSettings
+) -> None:
     """A PEFT adapter folder in the dtype that engines hold weights in. Raises ExportError."""
     tensors: dict[str, Tensor] = {}
     for name, adapter in adapters.items():

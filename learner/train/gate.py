@@ -5,10 +5,10 @@ What is unknown (NULL) refuses nothing: `publish.held_out` turns may not be ther
 
 from collections.abc import Mapping
 
-from store.config_learning import Publish
+from store.config_learning import PublishSettings
 
 
-def refusal(measured: Mapping[str, float | None], limits: Publish) -> str | None:
+def refusal(measured: Mapping[str, float | None], limits: PublishSettings) -> str | None:
     """Why a version must not become live, with the numbers; None where it may. A limit of 0 is none."""
     turns = f"on {measured.get('held/turns') or 0:.0f} held-out turns"
     for name, limit, setting, words in (

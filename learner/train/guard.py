@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from learner.train.metrics import Metrics
-from store.config_learning import Guard
+from store.config_learning import GuardSettings
 
 #: The first steps' mean is what later ones are held against; fewer say too little.
 FIRST_STEPS = 4
@@ -27,7 +27,7 @@ class Refusal:
 
 
 def refuse(
-    measured: Metrics, first: Sequence[Metrics], recent: Sequence[Metrics], guard: Guard
+    measured: Metrics, first: Sequence[Metrics], recent: Sequence[Metrics], guard: GuardSettings
 ) -> Refusal | None:
     """Why this step must not be applied. `first` and `recent`: earlier steps' metrics, oldest first."""
     drifted = _drift(measured, first, guard) or _same_rewards(measured, recent, guard)
@@ -36,7 +36,7 @@ def refuse(
     return _spike(measured, recent, guard)
 
 
-def _drift(measured: Metrics, first: Sequence[Metrics], guard: Guard) -> str | None:
+def _drift(measured: Metrics, first: Sequence[Metrics], guard: GuardSettings) -> str | None:
     kl = measured["kl/mean"]
     if guard.max_kl and kl is not None and kl > guard.max_kl:
         return f"kl/mean is {kl:.2f} nats a token, more than guard.max_kl = {guard.max_kl:g}"
@@ -61,14 +61,14 @@ def _mean(name: str, first: Sequence[Metrics]) -> float | None:
     return statistics.fmean(known) if len(known) == FIRST_STEPS else None
 
 
-def _same_rewards(measured: Metrics, recent: Sequence[Metrics], guard: Guard) -> str | None:
+def _same_rewards(measured: Metrics, recent: Sequence[Metrics], guard: GuardSettings) -> str | None:
     run = [*recent, measured][-guard.same_rewards :] if guard.same_rewards else []
     if len(run) < guard.same_rewards or not run or any(metrics.get("reward/std") != 0 for metrics in run):
         return None
     return f"all rewards were the same for {len(run)} batches (guard.same_rewards): is the judge at fault?"
 
 
-def _spike(measured: Metrics, recent: Sequence[Metrics], guard: Guard) -> Refusal | None:
+def _spike(measured: Metrics, recent: Sequence[Metrics], guard: GuardSettings) -> Refusal | None:
     norms = [norm for metrics in recent if (norm := metrics.get("optim/grad_norm")) is not None]
     norm = measured["optim/grad_norm"]
     if not guard.max_spike or norm is None or len(norms) < LEAST_NORMS:

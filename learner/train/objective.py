@@ -12,7 +12,7 @@ from learner.train.rows import Row, passes, plan
 from learner.train.sample import Sample
 from learner.train.teacher import score_hinted, teaching_model
 from learner.train.weights import Weights
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 
 #: A token of negative advantage costs at most this many times its advantage.
 DUAL_CLIP = 3.0
@@ -47,7 +47,9 @@ class Totals:
         return math.isfinite(self.loss)
 
 
-def accumulate(weights: Weights, samples: Sequence[Sample], settings: Loss, trainer: Trainer) -> Totals:
+def accumulate(
+    weights: Weights, samples: Sequence[Sample], settings: LossSettings, trainer: TrainerSettings
+) -> Totals:
     """Leaves the gradient of the whole batch in the masters and returns its sums."""
     shares = loss.token_weights([s.scored for s in samples], settings.aggregation, trainer.max_tokens)
     totals = Totals()
@@ -60,7 +62,7 @@ def accumulate(weights: Weights, samples: Sequence[Sample], settings: Loss, trai
     return totals
 
 
-def token_budget(weights: Weights, trainer: Trainer) -> int:
+def token_budget(weights: Weights, trainer: TrainerSettings) -> int:
     """Tokens of one forward pass, padding included."""
     on_cpu = model.head(weights.model).device.type == "cpu"
     return min(trainer.micro_batch_tokens, CPU_TOKENS) if on_cpu else trainer.micro_batch_tokens
@@ -71,7 +73,7 @@ def _one(
     rows: Sequence[Row],
     samples: Sequence[Sample],
     shares: Sequence[float],
-    settings: Loss,
+    settings: LossSettings,
     budget: int,
 ) -> Totals:
     """One forward and backward pass; `samples` and their `shares` in the order of the rows' answers."""
@@ -102,7 +104,7 @@ def _one(
     return totals
 
 
-def _advantage(samples: Sequence[Sample], old: Tensor, teacher: Tensor, settings: Loss) -> Tensor:
+def _advantage(samples: Sequence[Sample], old: Tensor, teacher: Tensor, settings: LossSettings) -> Tensor:
     rewarded = _per_token([s.advantage for s in samples], samples, old.device)
     if settings.mode == "rl":
         return rewarded

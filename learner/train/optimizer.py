@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from store.config_learning import Trainer
+from store.config_learning import TrainerSettings
 
 
 def adamw(masters: Iterable[nn.Parameter]) -> Optimizer:
@@ -13,7 +13,7 @@ def adamw(masters: Iterable[nn.Parameter]) -> Optimizer:
     return AdamW(masters, fused=True)
 
 
-def step(optimizer: Optimizer, settings: Trainer) -> float:
+def step(optimizer: Optimizer, settings: TrainerSettings) -> float:
     """Applies the masters' gradients once, at these settings; the learning rate that it did so with."""
     rate = learning_rate(settings, _taken(optimizer))
     for group in optimizer.param_groups:
@@ -22,7 +22,7 @@ def step(optimizer: Optimizer, settings: Trainer) -> float:
     return rate
 
 
-def learning_rate(settings: Trainer, taken: int) -> float:
+def learning_rate(settings: TrainerSettings, taken: int) -> float:
     """The rate of the step after `taken` ones: it rises in equal parts over `warmup_steps`, then is constant.
 
     Adam divides a gradient by its own size, of which it knows little at first: its first steps are as long as

@@ -10,10 +10,10 @@ from learner.train.logprobs import TeacherScores
 from learner.train.model import HfModel
 from learner.train.sample import Sample, pack
 from learner.train.weights import Weights
-from store.config_learning import Loss
+from store.config_learning import LossSettings
 
 
-def teaching_model(weights: Weights, settings: Loss) -> AbstractContextManager[HfModel]:
+def teaching_model(weights: Weights, settings: LossSettings) -> AbstractContextManager[HfModel]:
     """The model that teaches (`loss.teacher`). Raises RuntimeError where it is the base and none is kept."""
     if settings.taught_by_base:
         return weights.reference()

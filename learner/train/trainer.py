@@ -38,7 +38,7 @@ from learner.train.guard import Refusal, refuse
 from learner.train.ledger import Ledger, Work
 from learner.train.objective import Totals
 from learner.train.weights import LoraWeights, Weights
-from store.config_learning import Loss
+from store.config_learning import LossSettings
 from store.config_model import Config
 from store.paths import StatePaths
 from store.steps import Metrics
@@ -175,7 +175,7 @@ class Trainer:
         seconds = time.monotonic() - began
         return _Update({**measured, **compared(), "perf/tokens_per_second": tokens / seconds})
 
-    def _try_on_held_out(self, loaded: _LoadedModel, work: Work, loss: Loss) -> Callable[[], Metrics]:
+    def _try_on_held_out(self, loaded: _LoadedModel, work: Work, loss: LossSettings) -> Callable[[], Metrics]:
         """Begins to compare the weights before the step with those after it, which the result measures."""
         has_base = loss.kl > 0 or isinstance(loaded.weights, LoraWeights)
         base = has_base and self.config.publish.max_kl > 0

@@ -8,11 +8,11 @@ It is looked at again and again, so the confidence should be well above 0.95.
 import math
 from statistics import NormalDist
 
-from store.config_learning import Watch
+from store.config_learning import WatchSettings
 from store.watch import SampleMean, VersionFigures
 
 
-def worse(now: VersionFigures, before: VersionFigures, settings: Watch) -> str | None:
+def worse(now: VersionFigures, before: VersionFigures, settings: WatchSettings) -> str | None:
     """Why `now` is worse than `before`; None where it is not, or where too little is known."""
     if settings.turns == 0 or min(now.score.count, before.score.count) < settings.turns:
         return None
@@ -26,7 +26,9 @@ def worse(now: VersionFigures, before: VersionFigures, settings: Watch) -> str |
     return _other_length(now, before, settings, z) or _other_habits(now, before, settings, z)
 
 
-def _other_length(now: VersionFigures, before: VersionFigures, settings: Watch, z: float) -> str | None:
+def _other_length(
+    now: VersionFigures, before: VersionFigures, settings: WatchSettings, z: float
+) -> str | None:
     for word, longer, shorter in (
         ("longer", now.length, before.length),
         ("shorter", before.length, now.length),
@@ -39,7 +41,9 @@ def _other_length(now: VersionFigures, before: VersionFigures, settings: Watch, 
     return None
 
 
-def _other_habits(now: VersionFigures, before: VersionFigures, settings: Watch, z: float) -> str | None:
+def _other_habits(
+    now: VersionFigures, before: VersionFigures, settings: WatchSettings, z: float
+) -> str | None:
     for words, rate, earlier, limit in (
         ("answers that refuse", now.refusals, before.refusals, settings.refusals),
         ("tool calls that cannot be read", now.unreadable, before.unreadable, settings.tools),

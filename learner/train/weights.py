@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from learner.train import lora, table
 from learner.train.model import HfModel, served_dtype
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 
 
 class Weights(ABC):
@@ -65,7 +65,7 @@ class Weights(ABC):
 class LoraWeights(Weights):
     """The base stays; the masters are the adapters' A and B, which the model uses as they are."""
 
-    def __init__(self, model: HfModel, settings: Trainer) -> None:
+    def __init__(self, model: HfModel, settings: TrainerSettings) -> None:
         self.model = model
         self.adapters = lora.attach(
             model,
@@ -157,7 +157,7 @@ def _hand_over(master: nn.Parameter, parameter: Tensor) -> None:
         parameter.grad = None
 
 
-def of(model: HfModel, settings: Trainer, loss: Loss) -> Weights:
+def of(model: HfModel, settings: TrainerSettings, loss: LossSettings) -> Weights:
     """The masters that these settings train; beside full ones the base model, where the loss asks for it."""
     if settings.method == "lora":
         return LoraWeights(model, settings)

@@ -9,18 +9,18 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from learner.train import model, objective, optimizer, weights
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import save
 from tests.unit.test_objective import batch
 
 CASES = {
-    "lora": (Trainer(lora_rank=4, micro_batch_tokens=64), Loss(kl=0.1)),
-    "full": (Trainer(method="full", learning_rate=1e-3), Loss(kl=0.1)),
-    "sequence mean": (Trainer(lora_rank=4), Loss(aggregation="sequence_mean")),
+    "lora": (TrainerSettings(lora_rank=4, micro_batch_tokens=64), LossSettings(kl=0.1)),
+    "full": (TrainerSettings(method="full", learning_rate=1e-3), LossSettings(kl=0.1)),
+    "sequence mean": (TrainerSettings(lora_rank=4), LossSettings(aggregation="sequence_mean")),
 }
 
 
-def step_digest(folder: Path, settings: Trainer, loss: Loss) -> str:
+def step_digest(folder: Path, settings: TrainerSettings, loss: LossSettings) -> str:
     trained = weights.of(model.load(folder, torch.device("cpu")), settings, loss)
     adamw = optimizer.adamw(trained.masters.values())
     for _ in range(2):

@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy import Connection, Engine
 
 from store import policies, publishing
-from store.config_learning import Batch, Trainer
+from store.config_learning import BatchSettings, TrainerSettings
 from store.config_model import Config
 from store.config_serving import Engine as EngineSettings
 from store.policies import Policy
@@ -28,8 +28,8 @@ def config(folder: Path, **sections: dict[str, Any]) -> Config:
     return Config(
         state_dir=folder / "state",
         engine=EngineSettings(model_path=str(base)),
-        batch=Batch(**{"rollout_batch_size": 4, "min_size": 2, **sections.pop("batch", {})}),
-        trainer=Trainer(**{**trainer, **sections.pop("trainer", {})}),
+        batch=BatchSettings(**{"rollout_batch_size": 4, "min_size": 2, **sections.pop("batch", {})}),
+        trainer=TrainerSettings(**{**trainer, **sections.pop("trainer", {})}),
         **sections,
     )
 

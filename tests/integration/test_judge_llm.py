@@ -44,7 +44,7 @@ class Hands:
 
 
 def settings(url, **more):
-    return config_model.Judge.model_validate(
+    return config_model.JudgeSettings.model_validate(
         {"kind": "llm", "api_base": url, "api_key": KEY, "model": "openai/judge-model", "timeout_sec": 5}
         | more
     )

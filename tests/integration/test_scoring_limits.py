@@ -31,7 +31,7 @@ LLM = {"kind": "llm", "api_key": "k", "model": "openai/m", "concurrency": 1, "ti
 
 
 def judge_of(url, **more):
-    settings = config_model.Judge.model_validate(LLM | {"api_base": url} | more)
+    settings = config_model.JudgeSettings.model_validate(LLM | {"api_base": url} | more)
     return LLMJudge(settings, clock=lambda: datetime.now(UTC))
 
 

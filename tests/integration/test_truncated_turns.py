@@ -6,7 +6,7 @@ from learner.batch.collect import ClosedBatch, NoBatch, close_batch
 from learner.score.history import History
 from learner.score.judge import RulesJudge
 from learner.score.scorer import Scorer
-from store.config_learning import Judge
+from store.config_learning import JudgeSettings
 from store.windows import Window
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, reply_body, reply_meta, request_body, request_meta, turn_id, user
@@ -16,7 +16,7 @@ REASONS = "select stage, reason, count(*) from turn_states group by 1, 2 order b
 
 
 def made(tmp_path, db, truncated):
-    settings = config(tmp_path, batch={"truncated": truncated}, judge=Judge(kind="rules"))
+    settings = config(tmp_path, batch={"truncated": truncated}, judge=JudgeSettings(kind="rules"))
     return settings, make_policy(db, settings)
 
 

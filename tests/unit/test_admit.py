@@ -9,7 +9,7 @@ import pytest
 from learner.batch.admit import HELD, TAKEN, BatchDraft
 from learner.batch.rules import Limits
 from store.candidates import Candidate
-from store.config_learning import Batch
+from store.config_learning import BatchSettings
 
 LIMITS = Limits(depth={n: 9 - n for n in range(10)}, max_staleness=2, max_tokens=100, vocabulary=512)
 TURN = Candidate(
@@ -20,7 +20,7 @@ TURN = Candidate(
 
 
 def draft(**settings):
-    return BatchDraft(Batch(**{"rollout_batch_size": 8, **settings}), LIMITS)
+    return BatchDraft(BatchSettings(**{"rollout_batch_size": 8, **settings}), LIMITS)
 
 
 def turn(number, **changes):
@@ -93,7 +93,7 @@ def test_slow_tasks_are_trained_too():
             waiting += [
                 turn(n, task=task, version_min=max(0, step - took), version_max=step) for n in range(4)
             ]
-        batch = BatchDraft(Batch(rollout_batch_size=8), now)
+        batch = BatchDraft(BatchSettings(rollout_batch_size=8), now)
         for each in waiting:
             verdict = batch.offer(each)
             (trained if verdict == TAKEN else dropped)[each.task] += verdict != HELD

@@ -6,7 +6,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from learner.train import attention, lora, model, norm, weights
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 
@@ -64,7 +64,9 @@ def test_the_gradient_of_every_weight_is_that_of_the_model_as_transformers_loads
 def test_a_full_reference_model_is_not_changed_by_training(tmp_path):
     """Its embedding looks up its own rows, not those that are trained."""
     folder = save(tmp_path)
-    trained = weights.of(model.load(folder, torch.device("cpu")), Trainer(method="full"), Loss(kl=0.1))
+    trained = weights.of(
+        model.load(folder, torch.device("cpu")), TrainerSettings(method="full"), LossSettings(kl=0.1)
+    )
     with torch.no_grad():
         for master in trained.masters.values():
             master.add_(1.0)

@@ -7,7 +7,7 @@ from learner.batch.compose import assemble
 from learner.batch.rules import RULES, Limits, staleness, why_dropped
 from store.batches import BaselineState
 from store.candidates import Candidate
-from store.config_learning import Advantage
+from store.config_learning import AdvantageSettings
 from store.stages import REASONS
 
 LIMITS = Limits(depth={7: 0, 6: 1, 4: 2, 2: 3, 0: 4}, max_staleness=3, max_tokens=100, vocabulary=512)
@@ -19,7 +19,7 @@ GOOD = Candidate(
 
 
 def made(candidates, settings=None, *, hints=False):
-    return assemble(candidates, LIMITS, settings or Advantage(), BaselineState(), hints=hints)
+    return assemble(candidates, LIMITS, settings or AdvantageSettings(), BaselineState(), hints=hints)
 
 
 def turns(*rewards, prompts=None):
@@ -85,7 +85,7 @@ def test_a_hint_is_part_of_a_sample_only_where_a_teacher_takes_part():
 
 def test_a_hinted_turn_stays_though_its_group_has_no_spread():
     one, two = turns(1.0, 1.0, prompts=[b"a", b"a"])
-    batch = made([replace(one, hint_id=3, hint_tokens=9), two], Advantage(kind="group"), hints=True)
+    batch = made([replace(one, hint_id=3, hint_tokens=9), two], AdvantageSettings(kind="group"), hints=True)
     assert [(m.turn_id.int, m.advantage, m.hint_id) for m in batch.samples] == [(0, 0.0, 3)]
     assert list(batch.dropped.values()) == ["no_spread"]
 
@@ -99,7 +99,7 @@ def test_staleness_counts_from_the_oldest_version_along_the_tree():
 
 
 def test_the_default_centres_and_keeps_everybody():
-    batch = made(turns(1.0, 0.0, -1.0, 0.0), Advantage())
+    batch = made(turns(1.0, 0.0, -1.0, 0.0), AdvantageSettings())
     assert not batch.dropped
     assert batch.samples[0].advantage > 0 > batch.samples[2].advantage
     assert all(
@@ -108,14 +108,14 @@ def test_the_default_centres_and_keeps_everybody():
 
 
 def test_raw_rewards_pass_through():
-    batch = made(turns(1.0, 0.0), Advantage(kind="raw"))
+    batch = made(turns(1.0, 0.0), AdvantageSettings(kind="raw"))
     assert [(m.baseline, m.advantage) for m in batch.samples] == [(0.0, 1.0), (0.0, 0.0)]
 
 
 def test_a_group_without_spread_is_dropped_and_the_rest_trained():
     """G17: it is in no step at all, so it gives no gradient of the KL term either."""
     rewards, prompts = (1.0, -1.0, 0.6, 0.6, 1.0), [b"a", b"a", b"b", b"b", None]
-    batch = made(turns(*rewards, prompts=prompts), Advantage(kind="group"))
+    batch = made(turns(*rewards, prompts=prompts), AdvantageSettings(kind="group"))
     assert [m.turn_id.int for m in batch.samples] == [0, 1]
     assert {turn.int: reason for turn, reason in batch.dropped.items()} == dict.fromkeys(
         (2, 3, 4), "no_spread"
@@ -127,11 +127,11 @@ def test_a_group_without_spread_is_dropped_and_the_rest_trained():
     [("group_mean", [1.0, -1.0]), ("leave_one_out", [2.0, -2.0]), ("group", [0.70706, -0.70706])],
 )
 def test_each_kind_of_group_advantage_is_its_own(kind, advantages):
-    batch = made(turns(1.0, -1.0, prompts=[b"a", b"a"]), Advantage(kind=kind))
+    batch = made(turns(1.0, -1.0, prompts=[b"a", b"a"]), AdvantageSettings(kind=kind))
     assert [m.advantage for m in batch.samples] == pytest.approx(advantages, abs=1e-4)
 
 
 def test_siblings_of_two_tenants_are_two_groups():
     one, two = turns(1.0, -1.0, prompts=[b"a", b"a"])
-    batch = made([one, replace(two, tenant="u")], Advantage(kind="group"))
+    batch = made([one, replace(two, tenant="u")], AdvantageSettings(kind="group"))
     assert batch.samples == []

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from store.config import OTHER_VARIABLES, ConfigError, from_mapping, load, load_config
 from store.config_environ import sentence
 from store.config_keys import settings, shown
-from store.config_learning import Judge
+from store.config_learning import JudgeSettings
 
 SECRET = "sk-very-secret"
 DIGEST = "sha256:" + "0f" * 32
@@ -279,7 +279,7 @@ def test_a_secret_is_in_no_repr():
 
 def test_the_model_itself_hides_a_refused_input():
     with pytest.raises(ValidationError) as caught:
-        Judge.model_validate({"api_key": [SECRET], "api_kee": SECRET})
+        JudgeSettings.model_validate({"api_key": [SECRET], "api_kee": SECRET})
     assert SECRET not in str(caught.value)
 
 

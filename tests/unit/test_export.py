@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from learner.train import export, folder, model, prune
 from learner.train.weights import FullWeights, LoraWeights
-from store.config_learning import Trainer
+from store.config_learning import TrainerSettings
 from tests.fakes.tiny_llama import save
 
 BF16 = torch.bfloat16
@@ -26,7 +26,11 @@ def test_names_shapes_and_dtypes_are_the_bases(tmp_path, tied, method):
     (base / "chat_template.jinja").write_text("hello")
     (base / "pytorch_model.bin").write_text("other weights")
     llama = loaded(base)
-    weights = LoraWeights(llama, Trainer()) if method == "lora" else FullWeights(llama, with_reference=False)
+    weights = (
+        LoraWeights(llama, TrainerSettings())
+        if method == "lora"
+        else FullWeights(llama, with_reference=False)
+    )
     with torch.no_grad():
         for master in weights.masters.values():
             master += 0.05
@@ -42,7 +46,7 @@ def test_names_shapes_and_dtypes_are_the_bases(tmp_path, tied, method):
 
 def test_a_merged_weight_is_computed_in_float32(tmp_path):
     base = save(tmp_path / "base", dtype=BF16)
-    weights = LoraWeights(loaded(base), Trainer(lora_rank=4))
+    weights = LoraWeights(loaded(base), TrainerSettings(lora_rank=4))
     with torch.no_grad():
         for master in weights.masters.values():
             master += 0.01 * torch.randn(master.shape, generator=torch.Generator().manual_seed(0))

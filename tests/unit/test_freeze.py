@@ -2,9 +2,9 @@ import pytest
 
 from learner.batch.freeze import why_frozen_after
 from store.batches import EndedBatch
-from store.config_learning import Guard
+from store.config_learning import GuardSettings
 
-GUARD = Guard(max_kl=2.0)
+GUARD = GuardSettings(max_kl=2.0)
 DRIFT = EndedBatch(5, GUARD, "drift", "kl/mean is 3")
 SPIKE = EndedBatch(5, GUARD, "grad_spike", "the norm is 9")
 FINE = EndedBatch(5, GUARD, None, None)
@@ -20,7 +20,7 @@ def test_drift_freezes_and_says_why():
         ([], 5, GUARD),
         ([FINE, DRIFT], 5, GUARD),
         ([DRIFT], 4, GUARD),
-        ([DRIFT], 5, Guard(max_kl=9.0)),
+        ([DRIFT], 5, GuardSettings(max_kl=9.0)),
         ([SPIKE, SPIKE], 5, GUARD),
         ([SPIKE, SPIKE, FINE], 5, GUARD),
     ],

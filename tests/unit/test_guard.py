@@ -3,7 +3,7 @@
 import pytest
 
 from learner.train.guard import refuse
-from store.config_learning import Guard
+from store.config_learning import GuardSettings
 from store.stages import REASONS
 
 USUAL = {
@@ -18,7 +18,7 @@ EARLIER = [USUAL] * 8
 
 
 def refused(changes, earlier=EARLIER, **guard):
-    return refuse({**USUAL, **changes}, earlier[:4], earlier, Guard(**guard))
+    return refuse({**USUAL, **changes}, earlier[:4], earlier, GuardSettings(**guard))
 
 
 def test_a_usual_step_is_applied():
@@ -49,7 +49,7 @@ def test_a_rising_reward_does_not_hide_length_and_repetition():
         {**USUAL, "reward/mean": 0.3 + 0.05 * n, "completions/mean_length": length}
         for n, length in enumerate(lengths)
     ]
-    first_refused = next(n for n in range(14) if refuse(stream[n], stream[:4], stream[:n], Guard()))
+    first_refused = next(n for n in range(14) if refuse(stream[n], stream[:4], stream[:n], GuardSettings()))
     assert lengths[first_refused] == 180.0
 
 

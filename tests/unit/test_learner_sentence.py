@@ -6,7 +6,7 @@ from learner.status.facts import StatusFacts
 from learner.status.remedies import REMEDIES
 from learner.status.sentence import explain, from_inside, sentence
 from store.batches import EndedBatch
-from store.config_learning import Guard
+from store.config_learning import GuardSettings
 from store.funnel import GONE_AFTER, STOPPED, Beat, Count, OpenBatch
 from store.stages import REASONS, Stage
 from tests.fakes.facts import DRAINER, ENGINE, LEARNER, QUIET, RECONCILER, SETTINGS, URL
@@ -86,7 +86,7 @@ CASES = {
         "2 turns could be scored and no process scores",
     ),
     "frozen": (
-        facts(**live(scored=20), ended=(EndedBatch(3, Guard(), "drift", "kl/mean is 3"),)),
+        facts(**live(scored=20), ended=(EndedBatch(3, GuardSettings(), "drift", "kl/mean is 3"),)),
         "learning is frozen: kl/mean is 3; go back with `python -m learner rollback`",
     ),
     "samples": (

@@ -10,7 +10,7 @@ import torch
 from learner.batch import advantage, baseline
 from learner.train import model, objective, weights
 from learner.train.sample import Sample
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 STEPS, BATCH, PROMPT, ANSWER = 40, 32, 3, 10
@@ -39,7 +39,7 @@ def judged(share: float) -> float:
 
 def disliked_over_time(folder, advantages: Advantages) -> list[float]:
     """The share of disliked tokens in each step's fresh answers."""
-    settings, loss = Trainer(method="full"), Loss(kl=0.0)
+    settings, loss = TrainerSettings(method="full"), LossSettings(kl=0.0)
     trained = weights.of(model.load(folder, torch.device("cpu")), settings, loss)
     optimizer = torch.optim.AdamW(trained.masters.values(), lr=5e-3)
     generator = torch.Generator().manual_seed(0)

@@ -4,7 +4,7 @@ from safetensors.torch import load_file
 
 from learner.train import export, lora, model
 from learner.train.weights import FullWeights, LoraWeights, of
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import save
 
 TARGETS = ["q_proj", "down_proj"]
@@ -53,7 +53,7 @@ def test_a_target_that_engines_do_not_serve_is_refused_by_name(llama, targets, n
 
 def test_switched_off_it_is_the_base_model_again(llama):
     before = logits(llama)
-    weights = LoraWeights(llama, Trainer(lora_targets=TARGETS, lora_rank=4))
+    weights = LoraWeights(llama, TrainerSettings(lora_targets=TARGETS, lora_rank=4))
     stir(weights)
     assert not torch.allclose(logits(llama), before)
     with weights.reference() as base:
@@ -62,7 +62,7 @@ def test_switched_off_it_is_the_base_model_again(llama):
 
 
 def test_merged_it_answers_as_with_the_adapter_beside(llama):
-    weights = LoraWeights(llama, Trainer(lora_targets=TARGETS, lora_rank=4))
+    weights = LoraWeights(llama, TrainerSettings(lora_targets=TARGETS, lora_rank=4))
     stir(weights)
     beside = logits(llama)
     with weights.as_merged() as merged:
@@ -98,7 +98,9 @@ def test_full_weights_keep_updates_that_bfloat16_would_lose(tmp_path):
 def test_a_wider_computation_uses_the_merged_weights_that_engines_load(tmp_path, method):
     base = save(tmp_path / "base", dtype=torch.bfloat16)
     wide = model.load(base, torch.device("cpu"), torch.float32)
-    trained = of(wide, Trainer(method=method, lora_targets=TARGETS, lora_rank=4), Loss(kl=0.0))
+    trained = of(
+        wide, TrainerSettings(method=method, lora_targets=TARGETS, lora_rank=4), LossSettings(kl=0.0)
+    )
     stir(trained)
     trained.spread()
     export.write_merged(tmp_path / "merged", base, trained)
@@ -109,7 +111,7 @@ def test_a_wider_computation_uses_the_merged_weights_that_engines_load(tmp_path,
 
 def test_a_wider_computation_uses_the_adapter_that_engines_load(tmp_path):
     base = save(tmp_path / "base", dtype=torch.bfloat16)
-    settings = Trainer(lora_targets=TARGETS, lora_rank=4)
+    settings = TrainerSettings(lora_targets=TARGETS, lora_rank=4)
     trained = LoraWeights(model.load(base, torch.device("cpu"), torch.float32), settings)
     stir(trained)
     before = logits(trained.model)

@@ -9,7 +9,7 @@ import torch
 
 from learner.train import loss, model, objective, weights
 from learner.train.sample import Sample
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 
@@ -41,7 +41,7 @@ def batch():
 
 
 def gradients(base, settings, **trainer):
-    config = Trainer(**{"lora_rank": 4, **trainer})
+    config = TrainerSettings(**{"lora_rank": 4, **trainer})
     trained = weights.of(model.load(base, torch.device("cpu")), config, settings)
     with torch.no_grad():
         for number, master in enumerate(trained.masters.values()):
@@ -55,7 +55,7 @@ def gradients(base, settings, **trainer):
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_micro_batches_change_neither_gradient_nor_sums(base, how, method):
     """G7."""
-    settings = Loss(aggregation=how)
+    settings = LossSettings(aggregation=how)
     one, whole = gradients(base, settings, method=method, micro_batch_tokens=1)
     many, packed = gradients(base, settings, method=method, micro_batch_tokens=4096)
     for name in one:
@@ -65,9 +65,9 @@ def test_micro_batches_change_neither_gradient_nor_sums(base, how, method):
 
 
 def test_the_loss_is_the_formula_over_the_whole_batch(base):
-    settings = Loss(kl=0.1)
+    settings = LossSettings(kl=0.1)
     _, totals = gradients(base, settings)
-    trained = weights.of(model.load(base, torch.device("cpu")), Trainer(lora_rank=4), settings)
+    trained = weights.of(model.load(base, torch.device("cpu")), TrainerSettings(lora_rank=4), settings)
     reference = [model.answers(trained.model, [s]).logprobs.detach() for s in batch()]
     with torch.no_grad():
         for number, master in enumerate(trained.masters.values()):
@@ -86,27 +86,27 @@ def test_the_loss_is_the_formula_over_the_whole_batch(base):
 
 
 def test_tokens_without_a_recorded_logprob_are_not_part_of_the_mismatch(base):
-    _, totals = gradients(base, Loss())
+    _, totals = gradients(base, LossSettings())
     assert totals.recorded == sum(np.isfinite(s.rollout).sum() for s in batch())
     assert 0 < totals.mismatched < totals.recorded
 
 
 def test_the_kl_weight_reaches_the_gradient(base):
-    without, _ = gradients(base, Loss(kl=0))
-    strong, _ = gradients(base, Loss(kl=10))
+    without, _ = gradients(base, LossSettings(kl=0))
+    strong, _ = gradients(base, LossSettings(kl=10))
     assert any(not torch.allclose(without[name], strong[name]) for name in without)
 
 
 def test_distillation_moves_the_answer_towards_what_the_hint_makes_of_it(base):
     """To first order: the logprobs move along teacher − old, on the tokens that a teacher scored."""
-    config = Trainer(lora_rank=4)
-    trained = weights.of(model.load(base, torch.device("cpu")), config, Loss(mode="opd"))
+    config = TrainerSettings(lora_rank=4)
+    trained = weights.of(model.load(base, torch.device("cpu")), config, LossSettings(mode="opd"))
     sample = replace(batch()[1], rollout=np.full(40, np.nan, np.float32))
     hinted = replace(sample, hinted_prompt=np.arange(30))
     with torch.no_grad():
         old = model.answers(trained.model, [sample]).logprobs
         gap = model.answers(trained.model, [hinted.as_hinted()]).logprobs - old
-    settings = Loss(kl=0, mode="opd")
+    settings = LossSettings(kl=0, mode="opd")
     totals = objective.accumulate(trained, [hinted, batch()[0]], settings, config)
     assert (totals.taught, totals.gap) == (40, pytest.approx(-float(gap.sum()), abs=1e-3))
     with torch.no_grad():
@@ -119,7 +119,10 @@ def test_distillation_moves_the_answer_towards_what_the_hint_makes_of_it(base):
 @pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("teacher", ["base", "current"])
 def test_the_base_teaches_as_it_is_and_the_present_weights_teach_as_they_are(base, method, teacher):
-    config, settings = Trainer(lora_rank=4, method=method), Loss(kl=0, mode="opd", teacher=teacher)
+    config, settings = (
+        TrainerSettings(lora_rank=4, method=method),
+        LossSettings(kl=0, mode="opd", teacher=teacher),
+    )
     trained = weights.of(model.load(base, torch.device("cpu")), config, settings)
     with torch.no_grad():
         for master in trained.masters.values():
@@ -135,6 +138,6 @@ def test_the_base_teaches_as_it_is_and_the_present_weights_teach_as_they_are(bas
 
 
 def test_without_a_teacher_distillation_leaves_no_gradient(base):
-    found, totals = gradients(base, Loss(kl=0, mode="opd"))
+    found, totals = gradients(base, LossSettings(kl=0, mode="opd"))
     assert totals.taught == 0
     assert all(not gradient.any() for gradient in found.values() if gradient is not None)

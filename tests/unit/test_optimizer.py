@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from learner.train.optimizer import adamw, learning_rate, step
-from store.config_learning import Trainer
+from store.config_learning import TrainerSettings
 
 
 def master():
@@ -19,18 +19,18 @@ def moved(parameter, optimizer, settings):
 
 
 def test_without_a_warmup_every_step_has_the_full_rate():
-    settings = Trainer(learning_rate=1e-3)
+    settings = TrainerSettings(learning_rate=1e-3)
     assert [learning_rate(settings, taken) for taken in (0, 1, 9)] == [1e-3] * 3
 
 
 def test_a_warmup_rises_in_equal_parts_and_ends():
-    settings = Trainer(learning_rate=1e-3, warmup_steps=4)
+    settings = TrainerSettings(learning_rate=1e-3, warmup_steps=4)
     rates = [learning_rate(settings, taken) for taken in range(6)]
     assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3, 1e-3])
 
 
 def test_a_step_is_as_long_as_its_rate_says():
-    settings = Trainer(learning_rate=1e-3, warmup_steps=2, weight_decay=0)
+    settings = TrainerSettings(learning_rate=1e-3, warmup_steps=2, weight_decay=0)
     parameter = master()
     optimizer = adamw([parameter])
     assert moved(parameter, optimizer, settings) == pytest.approx((5e-4, 5e-4), rel=1e-3)
@@ -39,7 +39,7 @@ def test_a_step_is_as_long_as_its_rate_says():
 
 def test_a_large_epsilon_lets_steps_follow_the_gradients_size():
     by_sign, by_size = (
-        Trainer(learning_rate=1e-3, epsilon=epsilon, weight_decay=0) for epsilon in (1e-8, 30.0)
+        TrainerSettings(learning_rate=1e-3, epsilon=epsilon, weight_decay=0) for epsilon in (1e-8, 30.0)
     )
     steps = []
     for settings in (by_sign, by_size):
@@ -51,7 +51,7 @@ def test_a_large_epsilon_lets_steps_follow_the_gradients_size():
 
 
 def test_a_restored_optimizer_goes_on_where_its_warmup_was_and_a_fresh_one_begins_again():
-    settings = Trainer(learning_rate=1e-3, warmup_steps=4)
+    settings = TrainerSettings(learning_rate=1e-3, warmup_steps=4)
     parameter = master()
     optimizer = adamw([parameter])
     moved(parameter, optimizer, settings)

@@ -5,7 +5,7 @@ import torch
 
 from learner.train.gate import refusal
 from learner.train.heldout import compare
-from store.config_learning import Publish
+from store.config_learning import PublishSettings
 
 FINE = {
     "kl/mean": 0.1,
@@ -15,7 +15,7 @@ FINE = {
     "held/good": 0.02,
     "held/bad": -0.02,
 }
-LIMITS = Publish(max_kl=0.5, max_kl_last=0.2, max_fall=0.3)
+LIMITS = PublishSettings(max_kl=0.5, max_kl_last=0.2, max_fall=0.3)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_version_beyond_a_limit_is_refused_with_its_numbers(measured: dict[str
 
 def test_a_limit_of_0_and_what_was_not_measured_refuse_nothing() -> None:
     bad = {"kl/mean": 9.0, "held/kl_last": 9.0, "held/kl_base": 9.0, "held/good": -9.0, "held/turns": 8.0}
-    assert refusal(bad, Publish(max_kl=0, max_kl_last=0, max_fall=0)) is None
+    assert refusal(bad, PublishSettings(max_kl=0, max_kl_last=0, max_fall=0)) is None
     assert refusal({}, LIMITS) is None
     assert refusal(dict.fromkeys(FINE), LIMITS) is None
 

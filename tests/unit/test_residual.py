@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from learner.train import model, norm, residual, weights
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 
 SMALL = {
     "vocab_size": 300,
@@ -84,7 +84,7 @@ def test_the_gradient_through_a_wide_stream_is_that_of_float32_up_to_products(tm
     found = []
     for exact in (False, True):
         loaded = model.load(folder, torch.device("cpu"), torch.float32 if exact else torch.bfloat16)
-        trained = weights.of(loaded, Trainer(method="full"), Loss(kl=0.0))
+        trained = weights.of(loaded, TrainerSettings(method="full"), LossSettings(kl=0.0))
         states_of = loaded.get_decoder()(input_ids=IDS, use_cache=False).last_hidden_state
         (states_of.float() ** 2 * torch.linspace(-1, 1, 64)).sum().backward()
         found.append(

@@ -11,7 +11,7 @@ from torch.nn import functional
 from learner.train import attention, model, objective, weights
 from learner.train.rows import RowPiece, plan
 from learner.train.sample import Sample
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 
@@ -58,8 +58,8 @@ def made(number, ids, answer, generator):
 
 def moved(base, **trainer):
     """Weights that are not the base's, so that there is a KL."""
-    config = Trainer(**{"lora_rank": 4, **trainer})
-    trained = weights.of(model.load(base, torch.device("cpu")), config, Loss(kl=0.2))
+    config = TrainerSettings(**{"lora_rank": 4, **trainer})
+    trained = weights.of(model.load(base, torch.device("cpu")), config, LossSettings(kl=0.2))
     with torch.no_grad():
         for number, master in enumerate(trained.masters.values()):
             master += 0.02 * torch.randn(master.shape, generator=torch.Generator().manual_seed(number))
@@ -79,7 +79,7 @@ def gradients(base, samples, sharing, loss, **trainer):
 @pytest.mark.parametrize("sharing", ["chains", "branches"])
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_gradients_and_sums_are_those_of_separate_passes(base, method, sharing, mode):
-    loss = Loss(kl=0.2, aggregation="sequence_mean", **mode)
+    loss = LossSettings(kl=0.2, aggregation="sequence_mean", **mode)
     expected, plain = gradients(base, batch(), "nothing", loss, method=method)
     found, totals = gradients(base, batch(), sharing, loss, method=method)
     for name in expected:
@@ -114,7 +114,7 @@ def test_a_member_that_reads_the_others_branch_would_be_seen(base):
 
 
 def test_a_replay_has_the_same_bits(base):
-    one, other = (gradients(base, batch(), "branches", Loss(kl=0.2))[0] for _ in range(2))
+    one, other = (gradients(base, batch(), "branches", LossSettings(kl=0.2))[0] for _ in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from learner.train.checkpoint import StepRecord
 from store.batches import BaselineState, SessionSum, StepSettings
-from store.config_learning import Guard, Trainer
+from store.config_learning import GuardSettings, TrainerSettings
 from store.config_model import Config
 from store.versions import Probe, ProbeError, ProbePrompt
 
@@ -30,8 +30,8 @@ def test_settings_that_a_release_does_not_know_are_ignored_and_missing_ones_are_
     stored = used(Config()).encode()
     stored["trainer"] |= {"of_a_later_release": 1, "lora_rank": 4}
     del stored["guard"], stored["trainer"]["seed"]
-    assert StepSettings.decode(stored | {"later": {}}).trainer == Trainer(lora_rank=4)
-    assert StepSettings.decode(stored).guard == Guard()
+    assert StepSettings.decode(stored | {"later": {}}).trainer == TrainerSettings(lora_rank=4)
+    assert StepSettings.decode(stored).guard == GuardSettings()
 
 
 def test_settings_that_a_release_refuses_are_not_made_up():

@@ -10,7 +10,7 @@ import torch
 
 from learner.train import logprobs, loss, model, objective, weights
 from learner.train.sample import Sample
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 
@@ -113,7 +113,10 @@ def hinted(number):
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_a_step_brings_the_model_nearer_to_what_the_hint_makes_of_it(tmp_path, method):
     """Measured on the whole vocabulary, by the model's own logits."""
-    settings, config = Loss(kl=0, mode="opd", opd_top_k=8), Trainer(lora_rank=4, method=method)
+    settings, config = (
+        LossSettings(kl=0, mode="opd", opd_top_k=8),
+        TrainerSettings(lora_rank=4, method=method),
+    )
     trained = weights.of(model.load(save(tmp_path), torch.device("cpu")), config, settings)
     samples = [hinted(1), hinted(2)]
 
@@ -138,10 +141,10 @@ def test_a_step_brings_the_model_nearer_to_what_the_hint_makes_of_it(tmp_path, m
 
 
 def test_without_a_hint_top_k_changes_nothing(tmp_path):
-    config, plain = Trainer(lora_rank=4), replace(hinted(1), hinted_prompt=None, advantage=1.0)
+    config, plain = TrainerSettings(lora_rank=4), replace(hinted(1), hinted_prompt=None, advantage=1.0)
     found = []
     for k in (0, 8):
-        settings = Loss(kl=0, mode="combine", opd_top_k=k)
+        settings = LossSettings(kl=0, mode="combine", opd_top_k=k)
         trained = weights.of(model.load(save(tmp_path), torch.device("cpu")), config, settings)
         objective.accumulate(trained, [plain], settings, config)
         found.append([master.grad for master in trained.masters.values()])

@@ -17,7 +17,7 @@ from learner.train import heldout, hints, metrics, model, objective, weights
 from learner.train.sample import Sample, from_turn
 from store import spans
 from store.batches import SampleRow
-from store.config_learning import Loss, Trainer
+from store.config_learning import LossSettings, TrainerSettings
 from store.hints import AlternativeHint
 from tests.fakes.tiny_llama import VOCABULARY, save
 
@@ -74,8 +74,8 @@ def parts(samples):
 
 
 def gradients(base, samples, loss, sharing="branches", **trainer):
-    config = Trainer(**{"lora_rank": 4, **trainer})
-    trained = weights.of(model.load(base, torch.device("cpu")), config, Loss(kl=0.2))
+    config = TrainerSettings(**{"lora_rank": 4, **trainer})
+    trained = weights.of(model.load(base, torch.device("cpu")), config, LossSettings(kl=0.2))
     with torch.no_grad():
         for number, master in enumerate(trained.masters.values()):
             master += 0.02 * torch.randn(master.shape, generator=torch.Generator().manual_seed(number))
@@ -97,7 +97,7 @@ def assert_same(one, other):
 @pytest.mark.parametrize("sharing", ["nothing", "chains", "branches"])
 @pytest.mark.parametrize("mode", [{}, {"mode": "combine"}, {"mode": "opd", "opd_top_k": 3}])
 def test_what_is_left_out_contributes_nothing_whatever_is_shared(base, mode, sharing):
-    loss = Loss(kl=0.2, **mode)
+    loss = LossSettings(kl=0.2, **mode)
     expected = gradients(base, parts(batch()), loss, "nothing")
     assert_same(gradients(base, batch(), loss, sharing), expected)
     assert expected[1].tokens == sum(length - (end - begin) for length, begin, end in CUTS)
@@ -105,7 +105,7 @@ def test_what_is_left_out_contributes_nothing_whatever_is_shared(base, mode, sha
 
 @pytest.mark.parametrize("how", ["sequence_mean", "fixed_length"])
 def test_an_answer_is_as_long_as_what_is_trained_of_it(base, how):
-    loss = Loss(kl=0.2, aggregation=how)
+    loss = LossSettings(kl=0.2, aggregation=how)
     ends = [
         (sample, cut) for sample, cut in zip(batch(), CUTS, strict=True) if 0 in cut[1:2] or cut[2] == cut[0]
     ]
@@ -124,7 +124,7 @@ def test_the_numbers_recorded_for_what_is_left_out_change_no_bit(base):
         return replace(sample, rollout=rollout)
 
     samples = [sample for sample in batch() if sample.trained is not None]
-    one, many = (gradients(base, some, Loss(kl=0.2)) for some in (samples, map(other, samples)))
+    one, many = (gradients(base, some, LossSettings(kl=0.2)) for some in (samples, map(other, samples)))
     assert all(torch.equal(one[0][name], many[0][name]) for name in one[0])
     assert one[1] == many[1]
 
@@ -132,7 +132,7 @@ def test_the_numbers_recorded_for_what_is_left_out_change_no_bit(base):
 def test_all_tokens_named_and_none_named_are_the_same_bits(base):
     plain = [replace(sample, trained=None) for sample in batch()]
     named = [replace(sample, trained=np.arange(len(sample.rollout))) for sample in plain]
-    for loss in (Loss(kl=0.2), Loss(mode="opd", opd_top_k=3)):
+    for loss in (LossSettings(kl=0.2), LossSettings(mode="opd", opd_top_k=3)):
         one, other = gradients(base, plain, loss), gradients(base, named, loss)
         assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
         assert one[1] == other[1]
@@ -140,7 +140,7 @@ def test_all_tokens_named_and_none_named_are_the_same_bits(base):
 
 
 def test_held_out_answers_are_measured_on_what_may_be_trained(base):
-    trained = weights.of(model.load(base, torch.device("cpu")), Trainer(lora_rank=4), Loss())
+    trained = weights.of(model.load(base, torch.device("cpu")), TrainerSettings(lora_rank=4), LossSettings())
     end = heldout.begin(trained, list(batch()), 512, base=True)
     with torch.no_grad():
         for master in trained.masters.values():
@@ -164,7 +164,9 @@ def whole(samples):
 
 
 def test_a_hint_is_chosen_by_what_it_does_to_what_may_be_trained(base):
-    trained = weights.of(model.load(base, torch.device("cpu")), Trainer(lora_rank=4), Loss(mode="opd"))
+    trained = weights.of(
+        model.load(base, torch.device("cpu")), TrainerSettings(lora_rank=4), LossSettings(mode="opd")
+    )
     sample = next(batch())
     with torch.no_grad():
         chosen = hints._logprobs(trained, sample)

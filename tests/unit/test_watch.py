@@ -3,10 +3,10 @@
 import pytest
 
 from learner.train.watch import certain_fall, worse
-from store.config_learning import Watch
+from store.config_learning import WatchSettings
 from store.watch import SampleMean, VersionFigures, is_readable, share
 
-SETTINGS = Watch(turns=50, drop=0.2, length=3.0, confidence=0.99)
+SETTINGS = WatchSettings(turns=50, drop=0.2, length=3.0, confidence=0.99)
 
 
 def seen(
@@ -39,7 +39,7 @@ def test_too_few_turns_on_either_side_say_nothing(now: int, before: int) -> None
 
 
 def test_nothing_is_watched_where_turns_is_0() -> None:
-    assert worse(seen(-1.0), seen(1.0), Watch(turns=0)) is None
+    assert worse(seen(-1.0), seen(1.0), WatchSettings(turns=0)) is None
 
 
 @pytest.mark.parametrize(("now", "before", "word"), [(900.0, 100.0, "longer"), (10.0, 100.0, "shorter")])
