@@ -27,8 +27,9 @@ class AlternativeHint:
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
-    """What a prompt is rendered from again, and what it must come to without a hint."""
+class HintTarget:
+    """The turn that a hint is for: what its prompt is rendered from, and the ids that it must come to without
+    the hint."""
 
     messages: list[object]
     tools: list[object] | None
@@ -39,8 +40,8 @@ class Taught:
     trained_tokens: npt.NDArray[np.int32] | None  # spans (store/spans.py); None: the whole answer
 
 
-def read_taught(connection: Connection, turn_id: UUID) -> Taught | None:
-    """None where the turn is gone."""
+def read_target(connection: Connection, turn_id: UUID) -> HintTarget | None:
+    """Reads the turn that a hint is for; None where it is gone."""
     query = select(
         whole.messages(turns),
         whole.tools(turns),
@@ -51,7 +52,7 @@ def read_taught(connection: Connection, turn_id: UUID) -> Taught | None:
         turns.c.trained_tokens,
     )
     row = connection.execute(query.where(turns.c.id == turn_id)).one_or_none()
-    return None if row is None else Taught(row[0] or [], row[1], row[2] or {}, *row[3:])
+    return None if row is None else HintTarget(row[0] or [], row[1], row[2] or {}, *row[3:])
 
 
 def record(connection: Connection, turn_id: UUID, new: Sequence[NewHint]) -> None:

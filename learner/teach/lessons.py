@@ -34,7 +34,7 @@ from learner.teach.render import (
 from store import calls, demonstrations, hints, policies, spans
 from store.calls import Call
 from store.config_model import Config
-from store.hints import NewHint, Taught
+from store.hints import HintTarget, NewHint
 from store.votes import Vote
 
 log = logging.getLogger(__name__)
@@ -87,27 +87,27 @@ class Lessons:
         if not texts or not (self._wants_hints or self._demonstrator):
             return Lesson(turn_id)
         with self._engine.connect() as connection:
-            taught = hints.read_taught(connection, turn_id)
-        if taught is None:
+            target = hints.read_target(connection, turn_id)
+        if target is None:
             return Lesson(turn_id)
-        honest = [text for text in texts if not quotes(text, taught.response_text or "")]
-        made = self._enhanced(taught, honest[: self._config.teacher.candidates]) if self._wants_hints else ()
+        honest = [text for text in texts if not quotes(text, target.response_text or "")]
+        made = self._enhanced(target, honest[: self._config.teacher.candidates]) if self._wants_hints else ()
         answer, told, paid = None, max(honest, key=len, default=None), tuple[Call, ...]()
         if self._demonstrator is not None and told is not None:
-            answer, paid = self._demonstrator.ask(taught.messages, told)
+            answer, paid = self._demonstrator.ask(target.messages, told)
         source = self._demonstrator.source if self._demonstrator else ""
         return Lesson(turn_id, made, answer, source, told, paid)
 
-    def _enhanced(self, taught: Taught, texts: Sequence[str]) -> tuple[NewHint, ...]:
+    def _enhanced(self, target: HintTarget, texts: Sequence[str]) -> tuple[NewHint, ...]:
         """The hints with their prompts: the most informative one where it was measured, else all of them,
         the longest last. Then the trainer measures them."""
         made: dict[str, NewHint] = {}
         for text in sorted(texts, key=len):
-            hinted = with_hint(taught.messages, text)
-            if hinted is None or taught.prompt_ids is None:
+            hinted = with_hint(target.messages, text)
+            if hinted is None or target.prompt_ids is None:
                 continue
             try:
-                ids = self._ids(taught, hinted)
+                ids = self._ids(target, hinted)
             except ControlTokensError as error:
                 self._say(f"a hint is left out: {error}")
                 continue
@@ -115,28 +115,28 @@ class Lessons:
                 self._say(f"no hint for some turns: {error}")
                 return ()
             made[text] = NewHint(text, ids)
-        best = self._measured(taught, made)
+        best = self._measured(target, made)
         return tuple(made.values()) if best is None else (made[best],)
 
-    def _ids(self, taught: Taught, hinted: Sequence[object]) -> Ids:
+    def _ids(self, target: HintTarget, hinted: Sequence[object]) -> Ids:
         if self._render is None:
             model = self._model()
             self._control = control_tokens(model)
             self._render = renderer(model)
-        assert taught.prompt_ids is not None
-        conversation = Conversation(taught.messages, taught.tools, taught.sampling)
-        return enhanced(self._render, conversation, hinted, taught.prompt_ids, self._control)
+        assert target.prompt_ids is not None
+        conversation = Conversation(target.messages, target.tools, target.sampling)
+        return enhanced(self._render, conversation, hinted, target.prompt_ids, self._control)
 
-    def _measured(self, taught: Taught, made: dict[str, NewHint]) -> str | None:
+    def _measured(self, target: HintTarget, made: dict[str, NewHint]) -> str | None:
         """The most informative of several hints; None where no teacher engine is there and idle."""
-        answer, prompt = taught.response_ids, taught.prompt_ids
+        answer, prompt = target.response_ids, target.prompt_ids
         if self._teacher is None or len(made) < 2 or answer is None or prompt is None:
             return None
         try:
             if not self._teacher.is_idle():
                 return None
             self._verify(self._teacher)
-            trained = _trained(taught)
+            trained = _trained(target)
             untold = self._teacher.logprobs(prompt.tolist(), answer)[trained]
             told = {
                 text: self._teacher.logprobs(hint.prompt_ids.tolist(), answer)[trained]
@@ -166,7 +166,7 @@ class Lessons:
             log.warning("teacher: %s", sentence)
 
 
-def _trained(taught: Taught) -> Any:
+def _trained(target: HintTarget) -> Any:
     """What chooses the answer's tokens that may be trained out of all of them."""
-    answer, chosen = taught.response_ids, taught.trained_tokens
+    answer, chosen = target.response_ids, target.trained_tokens
     return slice(None) if answer is None or chosen is None else spans.positions(chosen, len(answer))
