@@ -322,7 +322,7 @@ def conclude(
 ) -> None:
     """Ends a closed batch: its turns are `trained`, or `dropped` with the reason why it was skipped.
 
-    Raises ValueError where the batch was not closed: whoever ended it first has it.
+    Raises ValueError where the batch was not closed: another process ended it first.
     """
     statement = update(batches).where(batches.c.id == batch_id, batches.c.status == "closed")
     if connection.execute(statement.values(status=status, reason=reason, detail=detail)).rowcount != 1:

@@ -62,7 +62,7 @@ def of_channel(outcome: str) -> bool:
 
 
 def record(connection: Connection, call: Call, turn_id: UUID | None) -> int:
-    """Writes the call and returns its id. Whoever writes calls adds them up in the same transaction."""
+    """Writes the call and returns its id. The caller adds calls up (`add_up`) in the same transaction."""
     statement = (
         insert(calls)
         .values(

@@ -13,7 +13,7 @@ _FOUND_LATER = ("lineage", "new")
 def begun_with(connection: Connection, policy_id: int, live_version: int, seconds: float) -> dict[str, int]:
     """Session (`session_key`) → the version of its first turn, for sessions younger than `seconds`.
 
-    Only versions that the live one follows from: nobody stays on what was rolled back or refused.
+    Only versions that the live one follows from: no session stays on what was rolled back or refused.
     """
     kept = set(versions.ancestors(connection, policy_id, live_version)[1:])
     if not kept:

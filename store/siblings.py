@@ -11,7 +11,7 @@ from store.windows import first_id
 def abandoned(connection: Connection, since: datetime, limit: int) -> list[UUID]:
     """Turns since then that ended without a next state although the user went on from another answer, locked.
 
-    Their states were dropped as `no_next_state`: it is certain that nobody comes back to them.
+    Their states were dropped as `no_next_state`: no conversation goes on from them any more.
     """
     given = {"first": first_id(since), "limit": limit}
     return list(connection.scalars(_ABANDONED, given))

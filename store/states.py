@@ -2,8 +2,8 @@
 
 A turn that is scorable is claimed in order; any turn may be claimed by its id, to score it once more.
 
-A claim is a lease with a fencing token. Whoever comes back after its lease was retaken holds an old token
-and can write nothing. Leases are compared with the database's clock: scorers on several machines share it.
+A claim is a lease with a fencing token. A process whose lease was retaken meanwhile holds an old token and
+can write nothing. Leases are compared with the database's clock: scorers on several machines share it.
 """
 
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ def release(connection: Connection, claim: Claim) -> None:
 def rescue(connection: Connection, turn_ids: Sequence[UUID]) -> None:
     """Turns that now have a score although they could not get one from a judge: they are scored.
 
-    Only those that may be trained and that wait, or were dropped, for want of a next state or of votes.
+    Only those that may be trained and that wait, or were dropped, because a next state or votes were missing.
     """
     states = turn_states.c
     waits = states.stage.in_((Stage.AWAITING_NEXT, Stage.SCORABLE))
@@ -120,7 +120,7 @@ def rescue(connection: Connection, turn_ids: Sequence[UUID]) -> None:
 
 
 def holds(connection: Connection, claim: Claim) -> bool:
-    """Whether the claim still stands; if so nobody retakes the turn until this transaction ends."""
+    """Whether the claim still stands; if so no other process takes the turn until this transaction ends."""
     statement = (
         select(turn_states.c.turn_id)
         .where(turn_states.c.turn_id == claim.turn_id, turn_states.c.lease_token == claim.token)

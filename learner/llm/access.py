@@ -83,7 +83,7 @@ def misconfigured(access: Access) -> str | None:
 
 
 def refusal(access: Access, status: str) -> str:
-    """What a permanent error means, and which setting mends it."""
+    """What a permanent error means, and which setting to change."""
     section, model = access.section, access.model
     key = (
         f"{section}.api_key_file"

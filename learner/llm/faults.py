@@ -57,7 +57,7 @@ def _status(error: Exception, message: str, body: str) -> str:
     if isinstance(below, httpx.TransportError):
         return "unreachable"  # LiteLLM calls it a 500
     if below is None and (code == 500 or _NO_COMPLETION.search(message)):
-        return "bad_reply"  # nobody answered 500: LiteLLM could not read the reply
+        return "bad_reply"  # no server answered 500: LiteLLM could not read the reply
     if isinstance(error, exceptions.ContextWindowExceededError) or (
         code == 400 and _TOO_LONG.search(message)
     ):

@@ -4,7 +4,7 @@
        ▲  └─fault─► closed until a moment, with the sentence that says why
        └──────────────┘ (the moment has come)
 
-Nobody sleeps here: a closed gate is a reason to leave the turn for later.
+No caller waits for it to open: a closed gate is a reason to leave the turn for later.
 """
 
 import logging
@@ -80,7 +80,7 @@ class Gate:
         self._close(REFUSED_SECONDS, sentence)
 
     def rate_limited(self, retry_after: str | None) -> None:
-        """429: nobody calls before the time that the other side named."""
+        """429: no call is made before the time that the other side named."""
         seconds = retry_after_seconds(retry_after, self._clock())
         self._close(
             RATE_LIMIT_SECONDS if seconds is None else seconds,

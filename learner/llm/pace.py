@@ -1,6 +1,6 @@
 """Requests and tokens per minute: a window that slides over the last 60 seconds, on an injected clock.
 
-Nobody sleeps here, as in the gate: a full window is a reason to leave the turn for later. Calls in flight
+No caller waits here, as in the gate: a full window is a reason to leave the turn for later. Calls in flight
 count with an estimate until their tokens are known, so that many at once cannot overrun the limit.
 """
 

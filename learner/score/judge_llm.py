@@ -58,7 +58,7 @@ class LLMJudge:
         marker: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         """`as_side` marks the calls as side turns, for a judge that is the policy's own endpoint. `marker`
-        makes what a case stands between: fresh for each call, so that nobody can know it and no proxy's cache
+        makes what a case stands between: fresh for each call, so that none can guess it and no proxy's cache
         answers one vote with another.
 
         Raises:

@@ -47,7 +47,7 @@ def next_state(messages: Sequence[Any], parent_messages: int | None) -> tuple[Me
     """The new messages of the following request: a user message, or all parallel tool results.
 
     The answer itself, if the history does not count it, is skipped; the next state ends before a further
-    assistant message, which nobody but the client wrote. Empty where nothing new was said.
+    assistant message, which only the client can have written. Empty where nothing new was said.
     """
     if parent_messages is None:
         return ()

@@ -49,7 +49,7 @@ class Polling:
     def _vote(self, claim: Claim, case: Case, n: int) -> Ballot:
         ballot = self._judge.vote(case, n)
         with self._engine.begin() as connection:
-            # Paid is paid, whoever holds the turn by now.
+            # The calls were paid, also where another scorer holds the turn by now.
             ids = [calls.record(connection, call, claim.turn_id) for call in ballot.calls]
             held = ballot.vote is None or states.holds(connection, claim)
             if ballot.vote is not None and held:

@@ -3,7 +3,7 @@
 1. What one feedback says: its `score`; else its `rating`; else +1 or -1 by its `outcome`; else -1 where it
    brings a `correction` (an answer that had to be corrected fell short); a comment alone says nothing.
 2. Each rater's last word counts, and the raters' mean is the reward.
-3. People outrank the environment: outcomes count only where nobody rated, scored or corrected.
+3. People outrank the environment: outcomes count only where no person rated, scored or corrected.
 
 All of it outranks every judge (`store.scores.PRECEDENCE`). What lineage shows counts last, and only where
 nothing followed the answer: -1 where the user had it made again (`regenerated`) or wrote it anew (`edited`,
@@ -16,7 +16,7 @@ from store.feedback import Opinion
 
 
 def reward(opinions: Sequence[Opinion]) -> float | None:
-    """The reward in [-1, 1], None where nobody said how good it was; `opinions` in order of time."""
+    """The reward in [-1, 1], None where no feedback says how good it was; `opinions` in order of time."""
     for of in (_of_person, _of_environment):
         last = {opinion.rater: value for opinion in opinions if (value := of(opinion)) is not None}
         if last:

@@ -129,7 +129,7 @@ class Scorer:
         suspected = suspects_injection(case)
         quorum = self._judge.votes if suspected else self._judge.quorum
         score = decide(cast, quorum, unanimous=suspected)
-        # A channel that is closed by now failed all turns alike: that uses up nobody's attempts.
+        # A channel that is closed by now failed all turns alike: no turn loses an attempt by it.
         counted = self._judge.waiting() is None or any(map(blames_turn, cast))
         believed = cast if score.value is not None or not suspected else []
         lesson = self._lessons.of_votes(claim.turn_id, believed, quorum)

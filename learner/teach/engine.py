@@ -1,7 +1,7 @@
 """A teacher engine: an SGLang that scores given tokens, at temperature 1 whatever it is told.
 
-It is asked only while nobody else is: two scoring requests of 800 tokens took an engine's users from 0.15 to
-1.9 seconds a token.
+It is asked only while it serves no other request: two scoring requests of 800 tokens took an engine's users
+from 0.15 to 1.9 seconds per token.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ class TeacherEngine:
             raise AlignmentError("an answer without a prompt has no first log-probability")
         body = {
             "input_ids": [*map(int, prompt), *map(int, answer)],
-            # Not 0: whoever runs beside a greedy request gets the engine's slow sampler until it is idle.
+            # Not 0: requests beside a greedy one get the engine's slow sampler until it is idle.
             "sampling_params": {"temperature": 1, "max_new_tokens": 0},
             "return_logprob": True,
             "logprob_start_len": len(prompt) - 1,
