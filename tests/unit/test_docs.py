@@ -1,7 +1,10 @@
 """What people can type, call or set is documented; what the documents point to exists."""
 
 import ast
+import itertools
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,44 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 WORDS = "\n".join(page.read_text() for page in PAGES)
+#: Every page of the repository that a person reads. Rubrics are prompts, not pages.
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "locks" / "README.md"]
+
+
+def prose(text: str) -> str:
+    """The page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """The fragments that GitHub gives to the headings of a page; equal ones get a number after the first."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.+?) *$", prose(text), re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        found.add(next(name for name in numbered(slug) if name not in found))
+    return found
+
+
+def numbered(slug: str) -> Iterator[str]:
+    yield slug
+    yield from (f"{slug}-{n}" for n in itertools.count(1))
+
+
+def links(page: Path) -> list[str]:
+    """The relative links of a page, each with its anchor."""
+    return re.findall(r"\]\((?!https?://|mailto:)([^)\s]+)\)", prose(page.read_text()))
+
+
+def broken(page: Path) -> list[str]:
+    """The links of a page that lead to no file, or to no heading of it."""
+    return [link for link in links(page) if not leads_somewhere(page, link)]
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    file, _, anchor = link.partition("#")
+    target = page.parent / file if file else page
+    return target.exists() and (not anchor or anchor in anchors(target.read_text()))
 
 
 def targets() -> list[str]:
@@ -57,10 +98,34 @@ def test_every_bench_is_documented(bench):
     assert f"B={bench}" in WORDS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_between_documents_leads_somewhere(page):
-    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_and_anchor_leads_somewhere(page):
+    assert broken(page) == []
+
+
+def test_the_pages_that_are_looked_at_are_all_that_git_tracks():
+    ran = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    rubrics = ROOT / "learner" / "score" / "rubrics"
+    tracked = {ROOT / name for name in ran.stdout.splitlines()}
+    assert {page for page in tracked if page.parent != rubrics} - set(LINKED) == set()
+
+
+def test_every_page_of_the_docs_is_linked_from_the_index():
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
+    assert set(index.parent.glob("*.md")) - {index} - linked == set()
+
+
+def test_a_link_to_a_missing_page_or_heading_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Top\n[a](#top) [b](#bottom) [c](no.md) [d](other.md#two-1) [e](other.md#no)\n")
+    (tmp_path / "other.md").write_text("## *Two*\n```\n# no\n```\n## Two\n")
+    assert broken(page) == ["#bottom", "no.md", "other.md#no"]
+
+
+def test_headings_become_the_anchors_that_github_makes():
+    text = "# What is checked\n## `turn`: one row\n## Metrics (`steps.metrics`)\n## [Link](a.md), too\n"
+    assert anchors(text) == {"what-is-checked", "turn-one-row", "metrics-stepsmetrics", "link-too"}
 
 
 def test_files_that_the_documents_name_exist():
