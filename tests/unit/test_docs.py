@@ -133,3 +133,16 @@ def test_files_that_the_documents_name_exist():
         re.findall(r"`((?:gateway|learner|store|local|tests|bench|migrations|docs)/[\w./-]+\.\w+)`", WORDS)
     )
     assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_page_of_the_docs_says_first_what_it_is_for(page):
+    title, first, *_ = page.read_text().split("\n\n")
+    assert title.startswith("# ")
+    assert first.startswith("This page ")
+
+
+def test_the_glossary_is_alphabetical_and_explains_a_word_once():
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert len(words) > 50
+    assert words == sorted(set(words), key=lambda word: word.replace("-", " "))
