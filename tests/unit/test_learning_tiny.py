@@ -10,6 +10,7 @@ import torch
 from learner.batch import advantage, baseline
 from learner.train import model, objective, weights
 from learner.train.sample import Sample
+from store.batches import BaselineState
 from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
@@ -60,7 +61,7 @@ def disliked_over_time(folder, advantages: Advantages) -> list[float]:
 
 
 def running() -> Advantages:
-    state = None
+    state = BaselineState()
 
     def centre(rewards: list[float]) -> list[float]:
         nonlocal state
