@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from store.errors import reports_errors
+
 if TYPE_CHECKING:
     from store.config_model import Config
 
@@ -18,6 +20,7 @@ _VERBS = {
 }
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a verb; returns the exit status."""
     asked = _parser().parse_args(arguments)
@@ -30,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drain.main(config)
         return 0
     if asked.verb == "aside":
-        return _aside(config, again=asked.again)
+        from gateway.drain import aside
+
+        return aside.show(config, again=asked.again)
     if asked.verb == "reconcile":
         from gateway.reconcile import process as reconcile
 
@@ -47,18 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from gateway import supervise
 
     return supervise.run(config, asked.config)
-
-
-def _aside(config: "Config", *, again: bool) -> int:
-    from gateway.drain import aside
-    from store.database import DatabaseError
-    from store.embedded import EmbeddedError
-
-    try:
-        return aside.show(config, again=again)
-    except (DatabaseError, EmbeddedError) as error:
-        print(error, file=sys.stderr)
-        return 1
 
 
 def exposed(config: "Config") -> str | None:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from store.errors import reports_errors
+
 STAGES = {
     "run": "score, batch, train and publish, for ever (the default)",
     "score": "only judge turns whose next state is known; any number of these may run",
@@ -83,17 +85,13 @@ def _add_moves(verbs: Any, common: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="for machines")
 
 
+@reports_errors
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the verb; no verb means `run`. Returns the exit status."""
     arguments = parser().parse_args(_with_verb(sys.argv[1:] if argv is None else argv))
     from store.config import load
-    from store.config_error import ConfigError
 
-    try:
-        loaded = load(arguments.config)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
+    loaded = load(arguments.config)
     loaded.warn()
     config = loaded.config
     if arguments.verb == "status":

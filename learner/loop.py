@@ -63,7 +63,7 @@ class Loop:
             except Abandoned:
                 log.info("stopped in the middle of a step: it is replayed at the next start")
                 return
-            except Exception as error:
+            except Exception as error:  # the boundary of a round: whatever it was, the next one tries again
                 failures += 1
                 pause = backoff(failures)
                 failed(error)

@@ -2,34 +2,33 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from learner.trouble import NO_POSTGRES, first_line
 from store import database, price, publishing
 from store.config_model import Config
-from store.publishing import Pointers, PublishingError
-from store.versions import RefusedVersionError, UnknownVersionError, Version
+from store.publishing import Pointers
+from store.versions import Version
 
 FOLLOWS = "the gateway's reconciler brings the engines to it"
 
 
 def run(config: Config, arguments: argparse.Namespace) -> int:
-    """Returns the exit status: 1 with a sentence on stderr where it cannot be done."""
+    """Prints what was done and returns 0.
+
+    Raises:
+        DatabaseError: Postgres cannot be used now.
+        PublishingError, UnknownVersionError, RefusedVersionError: it cannot be done; nothing was changed.
+    """
+    engine = database.engine(config)
     try:
-        engine = database.engine(config)
-        try:
-            database.check(engine)
-            with engine.begin() as connection:
-                policy = publishing.find(connection, config.policy.name)
-                print(VERBS[arguments.verb](connection, policy.id, arguments, config))
-        finally:
-            engine.dispose()
-    except (*NO_POSTGRES, PublishingError, UnknownVersionError, RefusedVersionError) as error:
-        print(first_line(error), file=sys.stderr)
-        return 1
+        database.check(engine)
+        with engine.begin() as connection:
+            policy = publishing.find(connection, config.policy.name)
+            print(VERBS[arguments.verb](connection, policy.id, arguments, config))
+    finally:
+        engine.dispose()
     return 0
 
 

@@ -93,7 +93,7 @@ class RealParts:
         self._trainer: Trainer | None = None
 
     def connect(self) -> None:
-        """From any thread. Raises database.DatabaseError or EmbeddedError with what would mend it."""
+        """From any thread. Raises DatabaseError, which says what would help."""
         with self._lock:
             if self._sound:
                 return

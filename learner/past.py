@@ -13,7 +13,6 @@ from learner.score import calibration
 from learner.score.history import History
 from learner.score.scorer import choose_judge
 from learner.stop import Stop
-from learner.trouble import NO_POSTGRES, first_line
 from store import database, windows
 from store.config_model import Config
 from store.windows import Window
@@ -32,12 +31,8 @@ def rescore(config: Config, arguments: argparse.Namespace) -> int:
     if arguments.rubric:
         changed |= {"rubric": arguments.rubric, "rubric_for": []}
     asked = config.model_copy(update={"judge": config.judge.model_copy(update=changed)})
-    try:
-        judge, sentence = choose_judge(asked)
-        engine = _connected(config)
-    except (*NO_POSTGRES, ValueError) as error:
-        print(first_line(error), file=sys.stderr)
-        return 1
+    judge, sentence = choose_judge(asked)
+    engine = _connected(config)
     print(sentence, file=sys.stderr)
     stop = Stop()
     with stop.listen():
@@ -52,11 +47,7 @@ def rescore(config: Config, arguments: argparse.Namespace) -> int:
 
 def calibrate(config: Config, arguments: argparse.Namespace) -> int:
     """Prints how far judges agree with people and with each other."""
-    try:
-        engine = _connected(config)
-    except NO_POSTGRES as error:
-        print(first_line(error), file=sys.stderr)
-        return 1
+    engine = _connected(config)
     with engine.connect() as connection:
         scores = windows.given_scores(connection, Window(arguments.since, arguments.until))
     engine.dispose()

@@ -59,7 +59,7 @@ def run_once(loop: Loop, verb: str) -> int:
     try:
         for name in order:
             stages(loop)[name][0]()
-    except Exception as error:
+    except Exception as error:  # the boundary of the process: logged as what it waits for
         return _give_up(error, verb)
     return 0
 

@@ -7,6 +7,7 @@ import time
 
 from store import embedded
 from store.config import load_config
+from store.errors import reports_errors
 from store.paths import StatePaths
 
 
@@ -18,6 +19,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+@reports_errors
 def main() -> int:
     paths = StatePaths.for_config(load_config())
     pid_file = paths.run / "up.pid"

@@ -9,6 +9,7 @@ from sqlalchemy.engine import make_url
 from store import database
 from store.config import load_config
 from store.embedded import binaries
+from store.errors import reports_errors
 from store.paths import StatePaths
 
 
@@ -26,6 +27,7 @@ def libpq(url: str) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value}
 
 
+@reports_errors
 def main() -> int:
     config = load_config()
     program = shutil.which("psql")

@@ -5,9 +5,11 @@ import sys
 
 from store import embedded
 from store.config import load_config
+from store.errors import reports_errors
 from store.paths import StatePaths
 
 
+@reports_errors
 def main() -> int:
     config = load_config()
     paths = StatePaths.for_config(config)

@@ -8,6 +8,7 @@ import threading
 from local.stack import Stack
 from store.config import load
 from store.config_environ import sentence
+from store.errors import reports_errors
 from store.paths import StatePaths
 
 
@@ -15,6 +16,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+@reports_errors
 def main() -> int:
     loaded = load()
     loaded.warn()

@@ -2,6 +2,8 @@
 
 from pydantic_core import ErrorDetails
 
+from store.errors import DukouError
+
 _RIGHT = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
@@ -29,8 +31,10 @@ _RIGHT = {
 }
 
 
-class ConfigError(Exception):
+class ConfigError(DukouError):
     """The settings are wrong; the text names the file and every problem, and holds no secret."""
+
+    exit_status = 2
 
     def __init__(self, source: str, problems: list[str]) -> None:
         self.source, self.problems = source, tuple(problems)

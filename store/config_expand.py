@@ -4,13 +4,15 @@ import json
 import re
 from collections.abc import Mapping
 
+from store.errors import DukouError
+
 _REFERENCE = re.compile(
     r"""\$(?: (?P<dollar>\$) | \{ (?: (?P<name>[A-Za-z_]\w*) (?: :-(?P<default>[^}]*) )? \} )? )""",
     re.ASCII | re.VERBOSE,
 )
 
 
-class ExpansionError(ValueError):
+class ExpansionError(DukouError):
     """Says which variable is missing, or what is wrong with the reference; never a variable's value."""
 
 

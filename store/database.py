@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, OperationalError
 
 from store import arrays
 from store.config_model import Config
+from store.errors import DatabaseError
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DRIVER = "postgresql+psycopg"
@@ -25,23 +26,19 @@ _CONNECT_SECONDS = 5
 logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
 
 
-class DatabaseError(Exception):
-    """Postgres cannot be used; the message says what would mend it. No message holds a password."""
-
-
 class UnusableUrlError(DatabaseError):
     """The database URL does not parse, or is of another database than Postgres."""
 
 
-class UnreachableError(DatabaseError):
-    """No server answers, or it turns us away."""
+class PostgresUnreachableError(DatabaseError):
+    """No server answers, or it refuses the connection."""
 
 
 class SchemaError(DatabaseError):
     """The schema is missing or older than this code."""
 
 
-class BusyError(DatabaseError):
+class TableLockedError(DatabaseError):
     """A migration could not get a table's lock in time."""
 
 
@@ -104,14 +101,14 @@ def engine_at(where: str, **options: Any) -> Engine:
 
 
 def check(connected: Engine) -> None:
-    """Raises UnreachableError or SchemaError, in words for a person. A newer schema is fine."""
+    """Raises PostgresUnreachableError or SchemaError, in words for a person. A newer schema is fine."""
     known = _revisions()
     try:
         with connected.connect() as connection:
             exists = inspect(connection).has_table("alembic_version")
             found = connection.scalar(text("select version_num from alembic_version")) if exists else None
     except OperationalError as error:
-        raise UnreachableError(unreachable(connected.url, error)) from None
+        raise PostgresUnreachableError(unreachable(connected.url, error)) from None
     if found is None:
         raise SchemaError(f"{_place(connected.url)} has no Dukou tables: run `alembic upgrade head`")
     if found in known[1:]:
@@ -131,8 +128,8 @@ def upgrade(where: str) -> None:
     """Brings the schema to the newest migration; several processes may call at once, one migrates.
 
     Raises:
-        UnreachableError: no server answers.
-        BusyError: a long transaction of somebody else holds a table.
+        PostgresUnreachableError: no server answers.
+        TableLockedError: a long transaction of somebody else holds a table.
     """
     from alembic import command
 
@@ -142,10 +139,10 @@ def upgrade(where: str) -> None:
         command.upgrade(settings, "head")
     except OperationalError as error:
         if isinstance(error.orig, psycopg.errors.LockNotAvailable):
-            raise BusyError(
+            raise TableLockedError(
                 "a long transaction holds a table that a migration changes: nothing was changed, try again"
             ) from error
-        raise UnreachableError(unreachable(make_url(where), error)) from None
+        raise PostgresUnreachableError(unreachable(make_url(where), error)) from None
 
 
 def _revisions() -> list[str]:

@@ -9,8 +9,10 @@ import sys
 
 from sqlalchemy import Connection, text
 
+from store.errors import DukouError, reports_errors
 
-class InUseError(Exception):
+
+class TenantInUseError(DukouError):
     """A batch that waits for its step has turns of the tenant."""
 
 
@@ -39,11 +41,11 @@ def forget(connection: Connection, tenant: str) -> int:
     """Removes the tenant's text, in the caller's transaction; returns how many turns there are of it.
 
     Raises:
-        InUseError: nothing was changed.
+        TenantInUseError: nothing was changed.
     """
     given = {"tenant": tenant}
     if connection.scalar(text(_IN_USE), given):
-        raise InUseError(
+        raise TenantInUseError(
             f"a batch that waits for its step has turns of {tenant}: let the learner train it, then try again"
         )
     turns = connection.execute(text(STATEMENTS[0]), given).rowcount
@@ -52,6 +54,7 @@ def forget(connection: Connection, tenant: str) -> int:
     return turns
 
 
+@reports_errors
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m store.forget", description=__doc__)
     parser.add_argument("tenant", help="whose text goes")
@@ -63,9 +66,6 @@ def main() -> int:
     try:
         with engine.begin() as connection:
             turns = forget(connection, asked.tenant)
-    except InUseError as error:
-        print(error, file=sys.stderr)
-        return 1
     finally:
         engine.dispose()
     print(f"forgot the text of {turns} turns of {asked.tenant}")

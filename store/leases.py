@@ -8,10 +8,11 @@ from sqlalchemy import Connection, DateTime, Interval, cast, func, literal, or_,
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.elements import ColumnElement
 
+from store.errors import DukouError
 from store.tables import leases
 
 
-class LeaseLostError(Exception):
+class LeaseLostError(DukouError):
     """Somebody else has the lease by now: what was begun under it must not be written."""
 
 

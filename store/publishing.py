@@ -11,12 +11,13 @@ from sqlalchemy import Connection, func, select, update
 
 from store import policies as policy_rows
 from store import steps, versions
+from store.errors import DukouError
 from store.policies import Policy
 from store.tables import policies
 from store.versions import Version
 
 
-class PublishingError(ValueError):
+class PublishingError(DukouError):
     """What was asked cannot be done; the message says what to do instead."""
 
 

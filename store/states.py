@@ -13,11 +13,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Update, and_, func, or_, select, update
 
+from store.errors import DukouError
 from store.stages import RESCUED, Stage, check_move
 from store.tables import turn_states, turns
 
 
-class LeaseLostError(RuntimeError):
+class ClaimLostError(DukouError):
     """The lease ran out and another process has taken the turn."""
 
 
@@ -92,7 +93,7 @@ def release(connection: Connection, claim: Claim) -> None:
     """Gives a lease of `claim_again` back; the turn stays where it is.
 
     Raises:
-        LeaseLostError: another process has taken the turn.
+        ClaimLostError: another process has taken the turn.
     """
     states = turn_states.c
     statement = (
@@ -133,7 +134,7 @@ def finish(connection: Connection, claim: Claim, after: Stage, reason: str | Non
     """Moves a claimed turn from scorable to `after` and gives the lease back.
 
     Raises:
-        LeaseLostError: another process has taken the turn.
+        ClaimLostError: another process has taken the turn.
         ValueError: no such move.
     """
     check_move(Stage.SCORABLE, after)
@@ -149,7 +150,7 @@ def put_back(
     """Leaves the turn scorable, to be claimed again after `seconds`; `counted` tries use up its attempts.
 
     Raises:
-        LeaseLostError: another process has taken the turn.
+        ClaimLostError: another process has taken the turn.
     """
     statement = _fenced(claim).values(
         reason=reason,
@@ -171,4 +172,4 @@ def _fenced(claim: Claim) -> Update:
 
 def _apply(connection: Connection, statement: Update, claim: Claim) -> None:
     if connection.execute(statement).rowcount != 1:
-        raise LeaseLostError(str(claim.turn_id))
+        raise ClaimLostError(str(claim.turn_id))

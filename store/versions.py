@@ -12,22 +12,23 @@ from typing import Any, Literal
 from sqlalchemy import Connection, func, literal, select, update
 from sqlalchemy.engine import RowMapping
 
+from store.errors import DukouError
 from store.tables import engines, policies, versions
 
 Form = Literal["full", "adapter"]
 Status = Literal["written", "live", "retired", "refused"]
 
 
-class UnknownVersionError(LookupError):
+class UnknownVersionError(DukouError):
     """This policy has no such version."""
 
 
-class RefusedVersionError(ValueError):
+class RefusedVersionError(DukouError):
     """A refused version cannot become live."""
 
 
-class ProbeError(ValueError):
-    """A stored probe is malformed."""
+class BadProbeError(DukouError):
+    """A version's probe is malformed, or no engine can be sent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class Probe:
 
     @classmethod
     def decode(cls, stored: Mapping[str, Any]) -> "Probe":
-        """Raises ProbeError where it is malformed."""
+        """Raises BadProbeError where it is malformed."""
         try:
             return cls(tuple(ProbePrompt(tuple(e["ids"]), tuple(e["logprobs"])) for e in stored["prompts"]))
         except (KeyError, TypeError) as error:
-            raise ProbeError(f"its probe is malformed: {error!r}") from error
+            raise BadProbeError(f"its probe is malformed: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)

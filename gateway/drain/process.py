@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.drain import report
 from gateway.drain.drainer import Drainer
@@ -19,9 +19,9 @@ from gateway.drain.report import Reporter
 from gateway.spool.reader import SpoolReader, only_drainer
 from store import database
 from store.config_model import Config
-from store.database import DatabaseError
-from store.embedded import EmbeddedError
+from store.errors import DatabaseError
 from store.paths import StatePaths
+from store.postgres_errors import line_of
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ LAST_PASSES = 50  # after the signal to stop
 
 Wait = Callable[[float], object]
 #: What passes by itself, or once an operator has mended it: Postgres is away or full, the disk will not read.
-TROUBLES = (SQLAlchemyError, DatabaseError, EmbeddedError, OSError)
+TROUBLES = (SQLAlchemyError, DatabaseError, OSError)
 
 
 def main(config: Config) -> None:
@@ -63,7 +63,7 @@ def connect(config: Config) -> Engine:
     """An engine whose schema is right; also starts the embedded Postgres where it is needed.
 
     Raises:
-        DatabaseError, EmbeddedError: what is wrong, in a sentence.
+        DatabaseError: what is wrong, in a sentence.
     """
     connected = database.engine(config)
     database.check(connected)
@@ -90,7 +90,7 @@ def run(
                 connected.dispose()
             connected = None
             if reporter is not None:
-                reporter.tell(partial(drainer.report, trouble=_first_line(error)))
+                reporter.tell(partial(drainer.report, trouble=line_of(error)))
             wait(trouble.again(error))
             continue
         trouble.over()
@@ -109,7 +109,7 @@ def _finish(drainer: Drainer, connected: Engine) -> None:
             if not drainer.drain_once(connected) and drainer.is_idle:
                 break
     except TROUBLES as error:
-        _log.warning("the last pass failed, the next drainer goes on from here: %s", _first_line(error))
+        _log.warning("the last pass failed, the next drainer goes on from here: %s", line_of(error))
     connected.dispose()
 
 
@@ -125,7 +125,7 @@ class _Trouble:
         """Seconds until the next attempt."""
         if self._said_at is None or self._now() - self._said_at >= SAY_AGAIN:
             self._said_at = self._now()
-            _log.warning("turns wait in the spool, nothing is lost: %s", _first_line(error))
+            _log.warning("turns wait in the spool, nothing is lost: %s", line_of(error))
         delay, self._delay = self._delay, min(2 * self._delay, LONGEST_DELAY)
         return delay
 
@@ -133,8 +133,3 @@ class _Trouble:
         if self._said_at is not None:
             _log.info("Postgres is back: draining goes on")
         self._delay, self._said_at = FIRST_DELAY, None
-
-
-def _first_line(error: Exception) -> str:
-    said = error.orig if isinstance(error, DBAPIError) else error
-    return str(said).strip().partition("\n")[0]

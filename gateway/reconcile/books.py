@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 
 from gateway.reconcile.beside import Wanted
 from gateway.reconcile.decide import Route, Target, adapter_name
 from store import engines, leases, pins, processes, publications, publishing, versions
-from store.database import DatabaseError
-from store.embedded import EmbeddedError
+from store.postgres_errors import POSTGRES_ERRORS, line_of
 from store.publications import Publication
 from store.publishing import Pointers
 from store.versions import Version
@@ -206,9 +205,8 @@ class Books:
                 self._write_one(self._database)
             with self._database.begin() as connection:
                 answer = ask(connection)
-        except (DBAPIError, DatabaseError, EmbeddedError) as error:
-            said = error.orig if isinstance(error, DBAPIError) else error
-            self.away = str(said).strip().partition("\n")[0]
+        except POSTGRES_ERRORS as error:
+            self.away = line_of(error)
             self._retry_at = self._clock() + _RETRY
             return None
         self.away = None

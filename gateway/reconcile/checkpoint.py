@@ -12,6 +12,7 @@ import orjson
 from gateway.reconcile.likeness import likeness_problem, quantisation
 from gateway.reconcile.tensors import Stored, Tensor, UnreadableTensorsError, read_folder, stored
 from gateway.reconcile.values import values_problem
+from store.errors import DukouError
 
 MARKER = "COMPLETE"
 _TIED_HEAD = "lm_head.weight"
@@ -28,7 +29,7 @@ _TOGETHER = {
 }
 
 
-class BadCheckpointError(Exception):
+class BadCheckpointError(DukouError):
     """A checkpoint must not reach an engine; the message is the sentence that says why."""
 
 

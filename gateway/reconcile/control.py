@@ -13,6 +13,8 @@ from typing import Any, Literal, Self
 import httpx
 import orjson
 
+from store.errors import DukouError
+
 _CHAT_SECONDS = 20.0
 
 PauseMode = Literal["in_place", "retract", "abort"]
@@ -26,11 +28,11 @@ class Health(StrEnum):
     DEAD = "dead"  # nobody listens
 
 
-class ControlError(Exception):
+class ControlError(DukouError):
     """A control call failed; the message names the call and repeats what the engine said."""
 
 
-class UnreachableError(ControlError):
+class EngineUnreachableError(ControlError):
     """The engine took no connection, or went away before it answered."""
 
 
@@ -184,7 +186,7 @@ class Control:
                 timeout=_CHAT_SECONDS,
             )
         except httpx.TransportError as error:
-            raise UnreachableError(
+            raise EngineUnreachableError(
                 f"/v1/chat/completions: {type(error).__name__} {error}".rstrip()
             ) from error
         return response.status_code, response.content
@@ -236,7 +238,7 @@ class Control:
         try:
             return self._client.request(method, path, json=body, timeout=timeout)
         except httpx.TransportError as error:
-            raise UnreachableError(f"{path}: {type(error).__name__} {error}".rstrip()) from error
+            raise EngineUnreachableError(f"{path}: {type(error).__name__} {error}".rstrip()) from error
 
     def _body(self, path: str, response: httpx.Response) -> Any:
         if response.status_code != 200:

@@ -17,6 +17,7 @@ from typing import Any
 from gateway.drain.effective import FIELDS
 from gateway.reconcile.control import Control, ControlError, Health, SamplingSource
 from gateway.reconcile.decide import Route
+from store.errors import DukouError
 
 FILE = "generation_config.json"
 #: What `--preferred-sampling-params` adds to a chat answer: only what no chat request sets by itself.
@@ -25,7 +26,7 @@ _LARGEST = 2**20  # bytes of the file
 _AGAIN_SECONDS = 10.0  # after which an engine whose defaults are unknown is asked again
 
 
-class UnknownError(Exception):
+class UnknownDefaultsError(DukouError):
     """The defaults are not known; the message says why."""
 
 
@@ -53,7 +54,7 @@ class Defaults:
             return
         try:
             self._seen[control.url] = _Seen(read(control), None, self._clock())
-        except (UnknownError, ControlError) as error:
+        except (UnknownDefaultsError, ControlError) as error:
             self._seen[control.url] = _Seen(None, str(error), self._clock())
 
     def known(self) -> dict[str, Mapping[str, Any]]:
@@ -77,7 +78,7 @@ def read(control: Control) -> dict[str, Any]:
     """What an engine takes for left-out fields of a chat request; empty: nothing, so plain temperature 1.
 
     Raises:
-        UnknownError: it does not say, or its model's folder is not to be seen from here.
+        UnknownDefaultsError: it does not say, or its model's folder is not to be seen from here.
         ControlError: it could not be asked.
     """
     source = control.sampling_source()
@@ -88,9 +89,9 @@ def _of_model(source: SamplingSource) -> dict[str, Any]:
     if source.defaults == "openai":
         return {}
     if source.defaults != "model":
-        raise UnknownError("it does not say --sampling-defaults")
+        raise UnknownDefaultsError("it does not say --sampling-defaults")
     if not source.model_path:
-        raise UnknownError("it does not say its model's folder")
+        raise UnknownDefaultsError("it does not say its model's folder")
     return recommended(Path(source.model_path))
 
 
@@ -106,24 +107,24 @@ def recommended(folder: Path) -> dict[str, Any]:
     """What a model's folder recommends for FIELDS; empty where it has no such file.
 
     Raises:
-        UnknownError: the folder or its file cannot be read from here, or makes no sense.
+        UnknownDefaultsError: the folder or its file cannot be read from here, or makes no sense.
     """
     file = folder / FILE
     if not folder.is_absolute():
-        raise UnknownError(f"its model {str(folder)!r} is no absolute path; start it with one")
+        raise UnknownDefaultsError(f"its model {str(folder)!r} is no absolute path; start it with one")
     try:
         if not (folder / "config.json").is_file():
-            raise UnknownError(f"this host sees no model in {folder}")
+            raise UnknownDefaultsError(f"this host sees no model in {folder}")
         if not file.is_file():
             return {}
         with file.open("rb") as opened:
             content = opened.read(_LARGEST + 1)
     except OSError as error:
-        raise UnknownError(f"{file} cannot be read: {error.strerror or error}") from error
+        raise UnknownDefaultsError(f"{file} cannot be read: {error.strerror or error}") from error
     try:
         return parse(content)
     except ValueError as error:
-        raise UnknownError(f"{file} {error}") from error
+        raise UnknownDefaultsError(f"{file} {error}") from error
 
 
 def parse(content: bytes) -> dict[str, Any]:

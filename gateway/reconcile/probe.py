@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.reconcile.tensors import Tensor
-from store.versions import Probe, ProbeError, ProbePrompt
+from store.versions import BadProbeError, Probe, ProbePrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +21,13 @@ class Difference:
     max: float
 
 
-class BadProbeError(ValueError):
-    """A version's probe cannot be sent to an engine."""
-
-
 def parse(probe: Mapping[str, Any], vocabulary: int | None) -> list[ProbePrompt]:
     """The prompts of `versions.probe`. `vocabulary`: how many ids there are, where that is known.
 
     Raises:
         BadProbeError: it is malformed, or has an id outside the vocabulary, which would kill the engine.
     """
-    try:
-        prompts = list(Probe.decode(probe).prompts)
-    except ProbeError as error:
-        raise BadProbeError(str(error)) from error
+    prompts = list(Probe.decode(probe).prompts)
     for prompt in prompts:
         if len(prompt.ids) < 2 or len(prompt.logprobs) != len(prompt.ids) - 1:
             raise BadProbeError(f"its probe has {len(prompt.logprobs)} values for {len(prompt.ids)} ids")

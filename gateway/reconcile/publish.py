@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gateway.reconcile.control import Control, ControlError, HalfUpdatedError, UnreachableError
+from gateway.reconcile.control import Control, ControlError, EngineUnreachableError, HalfUpdatedError
 from gateway.reconcile.decide import Failed, Loaded, Outcome, Refused, Target, View
 from gateway.reconcile.inspection import Inspected, Inspector
 from gateway.reconcile.probe import compare
@@ -92,7 +92,7 @@ def _swap(control: Control, target: Target) -> Failed | None:
         control.pause("in_place")
         told = True
         control.update_weights_from_disk(target.path, str(target.version), flush_cache=False)
-    except (HalfUpdatedError, UnreachableError) as error:
+    except (HalfUpdatedError, EngineUnreachableError) as error:
         return Failed(str(error), touched=told, blame=told)
     except ControlError as error:
         return Failed(str(error), touched=False, blame=told)

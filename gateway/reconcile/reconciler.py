@@ -37,13 +37,13 @@ from gateway.reconcile.decide import (
 )
 from gateway.reconcile.defaults import Defaults
 from gateway.reconcile.inspection import Inspected, Inspector
-from gateway.reconcile.probe import BadProbeError
 from gateway.reconcile.publish import load, verify
 from gateway.reconcile.selftest import SelfTests
 from gateway.reconcile.tool_calling import ToolCallings
 from gateway.reconcile.vocabulary import Vocabularies
 from store.config_model import Config
 from store.publications import Publication
+from store.versions import BadProbeError
 
 _log = logging.getLogger(__name__)
 _LEASE = 15.0  # seconds

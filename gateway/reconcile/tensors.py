@@ -11,11 +11,13 @@ from typing import Any
 
 import orjson
 
+from store.errors import DukouError
+
 _LENGTH = struct.Struct("<Q")
 _LONGEST_HEADER = 100 * 2**20  # the format's own limit, in bytes
 
 
-class UnreadableTensorsError(ValueError):
+class UnreadableTensorsError(DukouError, ValueError):
     """A safetensors file is cut short or is none."""
 
 

@@ -21,8 +21,8 @@ from gateway.relay.endpoint import Receive, Scope
 from gateway.relay.errors import GatewayError
 from store import database, engines, publishing
 from store.config_model import Config
-from store.database import DatabaseError
-from store.embedded import EmbeddedError
+from store.errors import DatabaseError
+from store.postgres_errors import line_of
 from store.publishing import PublishingError
 from store.versions import RefusedVersionError, UnknownVersionError
 
@@ -78,7 +78,6 @@ class Admin:
             RefusedVersionError: 409,
             UnknownVersionError: 404,
             DatabaseError: 503,
-            EmbeddedError: 503,
             DBAPIError: 503,
             RequestValidationError: 400,
             HTTPException: 404,
@@ -138,7 +137,7 @@ def _refusal(status: int) -> Callable[[Request, Exception], Response]:
 
 def _words(error: Exception) -> str:
     if isinstance(error, DBAPIError):
-        return str(error.orig).strip().partition("\n")[0]
+        return line_of(error)
     if isinstance(error, RequestValidationError):
         first: MutableMapping[str, Any] = error.errors()[0]
         return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

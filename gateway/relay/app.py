@@ -76,7 +76,7 @@ class GatewayApp:
         except GatewayError as error:
             self._count(scope, error.status)
             await _refuse(send, error, cors)
-        except Exception:
+        except Exception:  # the boundary of a request: a fault in the code must not end the worker
             logger.exception("%s %s", scope["method"], scope["path"])
             if begun:
                 raise

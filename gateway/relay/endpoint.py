@@ -14,6 +14,7 @@ from gateway.relay.connection import Headers
 from gateway.relay.errors import MethodNotAllowedError, TooLargeError, UnsupportedEncodingError
 from gateway.relay.services import Services
 from gateway.relay.turn import Turn
+from store.errors import DukouError
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Scope = MutableMapping[str, Any]
@@ -35,7 +36,7 @@ PATHS = frozenset(
 )
 
 
-class ClientLeftError(Exception):
+class ClientLeftError(DukouError):
     """The client closed the connection before its request was whole."""
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import orjson
 
+from store.errors import DukouError
 
-class GatewayError(Exception):
+
+class GatewayError(DukouError):
     """An error that ends a request, with the status and words that the client gets."""
 
     status = 500

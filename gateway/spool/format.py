@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from store.errors import DukouError
+
 _HEAD = struct.Struct("<2sBII")
 _META = struct.Struct("<I")
 MAGIC = b"\xd0\x4b"
@@ -29,7 +31,7 @@ class Kind(IntEnum):
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-class CorruptRecordError(ValueError):
+class CorruptRecordError(DukouError, ValueError):
     """The bytes at this offset are no record, or their checksum does not match."""
 
 

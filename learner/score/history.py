@@ -26,7 +26,7 @@ from learner.score.tally import ScoreCounter, ScoreReport
 from learner.score.vote import decide
 from store import scores, spending, states, windows
 from store.stages import Stage
-from store.states import LeaseLostError
+from store.states import ClaimLostError
 from store.windows import Window
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class History:
                 return
             try:
                 self._score(*found, tally)
-            except LeaseLostError:
+            except ClaimLostError:
                 log.warning("turn %s was taken by another scorer while it was judged here", found[0])
 
     def _score(self, turn_id: UUID, next_turn_id: UUID, tally: ScoreCounter) -> None:

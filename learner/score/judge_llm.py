@@ -62,7 +62,7 @@ class LLMJudge:
         answers one vote with another.
 
         Raises:
-            ValueError: there is no such rubric.
+            UnknownRubricError: there is no such rubric.
         """
         self.name = f"llm:{settings.model}"
         self.votes = settings.votes

@@ -12,7 +12,7 @@ from learner.score.judge import Ballot, Judge
 from learner.score.next_state import Case, case_of
 from learner.score.parallel import in_parallel
 from store import calls, scores, states, votes
-from store.states import Claim, LeaseLostError
+from store.states import Claim, ClaimLostError
 from store.votes import Vote
 
 
@@ -36,7 +36,7 @@ class Polling:
         """All votes about a case, those of earlier tries included.
 
         Raises:
-            LeaseLostError: another scorer has the turn by now; what was paid is in the ledger.
+            ClaimLostError: another scorer has the turn by now; what was paid is in the ledger.
         """
         judge = self._judge
         with self._engine.connect() as connection:
@@ -57,5 +57,5 @@ class Polling:
                 votes.record(connection, claim.turn_id, *by, ballot.vote, ids[-1] if ids else None)
             calls.add_up(connection, ballot.calls)
         if not held:
-            raise LeaseLostError(str(claim.turn_id))
+            raise ClaimLostError(str(claim.turn_id))
         return ballot

@@ -6,8 +6,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from learner.score.next_state import Case
+from store.errors import DukouError
 
 _NAME = re.compile(r"[a-z0-9_-]+@[0-9]+")
+
+
+class UnknownRubricError(DukouError):
+    """There is no such rubric; the message lists those that there are."""
 
 
 class Rubrics:
@@ -17,7 +22,7 @@ class Rubrics:
     decides.
 
     Raises:
-        ValueError: a rubric that is named does not exist; the message lists those that there are.
+        UnknownRubricError: a rubric that is named does not exist; the message lists those that there are.
     """
 
     def __init__(self, default: str, rules: Sequence[str] = (), folder: str = "") -> None:
@@ -40,7 +45,7 @@ def load(name: str, folder: str = "") -> str:
     """The text of a rubric; a file in `folder` wins over a built-in one of the same name.
 
     Raises:
-        ValueError: there is no such rubric; the message lists those that there are.
+        UnknownRubricError: there is no such rubric; the message lists those that there are.
     """
     built_in = files("learner.score") / "rubrics"
     folders = [*([Path(folder)] if folder else []), built_in]
@@ -57,7 +62,7 @@ def load(name: str, folder: str = "") -> str:
             if entry.name.endswith(".md")
         }
     )
-    raise ValueError(f"judge.rubric: there is no rubric {name!r}; there are: {', '.join(known)}")
+    raise UnknownRubricError(f"judge.rubric: there is no rubric {name!r}; there are: {', '.join(known)}")
 
 
 def _rule(text: str) -> tuple[frozenset[tuple[str, str]], str]:

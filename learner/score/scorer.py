@@ -34,7 +34,7 @@ from store import scores, spending, states
 from store.config_model import Config
 from store.scores import Score
 from store.stages import Stage
-from store.states import Claim, LeaseLostError
+from store.states import Claim, ClaimLostError
 from store.votes import ABSTAINED, Vote
 
 __all__ = ["ScoreReport", "Scorer", "choose_judge"]
@@ -104,7 +104,7 @@ class Scorer:
             tally.claimed()
             try:
                 self._score(claim, tally)
-            except LeaseLostError:
+            except ClaimLostError:
                 log.warning("turn %s was taken by another scorer while it was judged here", claim.turn_id)
 
     def _claim(self, connection: Connection, tally: ScoreCounter) -> Claim | None:

@@ -11,11 +11,11 @@ from learner.status.facts import StatusFacts, StatusSettings
 from learner.status.judging import caps_of
 from learner.status.report import StatusReport
 from learner.stop import Clock, SystemClock
-from learner.trouble import NO_POSTGRES, first_line, schema_missing
 from store import database
 from store.config import Loaded
 from store.config_model import Config
 from store.funnel import snapshot, totals
+from store.postgres_errors import POSTGRES_ERRORS, is_schema_missing, line_of
 from store.spending import Caps
 
 WATCH_SECONDS = 2.0
@@ -47,8 +47,8 @@ def read(config: Config) -> StatusReport:
     settings = settings_of(config)
     try:
         engine = database.engine(config)
-    except NO_POSTGRES as error:
-        return StatusReport(config.policy.name, StatusFacts(settings, trouble=first_line(error)))
+    except POSTGRES_ERRORS as error:
+        return StatusReport(config.policy.name, StatusFacts(settings, trouble=line_of(error)))
     try:
         return read_from(engine, config.policy.name, settings, caps_of(config.judge))
     finally:
@@ -62,9 +62,9 @@ def read_from(engine: Engine, policy: str, settings: StatusSettings, caps: Caps 
         with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
             facts = StatusFacts(settings, snapshot(connection, policy))
             return StatusReport(policy, facts, totals(connection), judging.look(connection, caps))
-    except NO_POSTGRES as error:
+    except POSTGRES_ERRORS as error:
         return StatusReport(
-            policy, StatusFacts(settings, trouble=first_line(error), schema_missing=schema_missing(error))
+            policy, StatusFacts(settings, trouble=line_of(error), schema_missing=is_schema_missing(error))
         )
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from store.errors import DukouError
 
-class AlignmentError(ValueError):
+
+class AlignmentError(DukouError):
     """The entries are not those of the tokens that were asked about: nothing may be made of them."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from learner.teach.align import AlignmentError, on_tokens
+from store.errors import DukouError
 
 SECONDS = 60.0
 
@@ -25,7 +26,7 @@ PROBES = (
 )
 
 
-class TeacherEngineError(RuntimeError):
+class TeacherEngineError(DukouError):
     """The teacher engine cannot be used, in a sentence."""
 
 

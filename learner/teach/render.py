@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from store.errors import DukouError
+
 _TAG = re.compile(r"[<\[].*[>\]]", re.S)
 
 Ids = npt.NDArray[np.int32]
@@ -17,7 +19,7 @@ Ids = npt.NDArray[np.int32]
 Render = Callable[[Sequence[Any], Any, dict[str, Any]], Ids]
 
 
-class CannotRenderError(ValueError):
+class CannotRenderError(DukouError):
     """The conversation does not render to the ids that were recorded, or not at all."""
 
 

@@ -46,7 +46,7 @@ class StepRecord:
     @classmethod
     def decode(cls, stored: Mapping[str, Any]) -> "StepRecord":
         """Fields that this release does not know are ignored. Raises KeyError for one that is missing,
-        ProbeError for a malformed probe."""
+        BadProbeError for a malformed probe."""
         known = {each.name: stored[each.name] for each in fields(cls)}
         return cls(**known | {"probe": Probe.decode(stored["probe"])})
 

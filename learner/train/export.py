@@ -16,6 +16,7 @@ from learner.train import folder
 from learner.train.lora import LoraLinear
 from learner.train.weights import Weights
 from store.config_learning import TrainerSettings
+from store.errors import DukouError
 
 #: Weight files of other formats: they would hold the base's weights beside the new ones.
 OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack"}
@@ -23,7 +24,7 @@ OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack"}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-class ExportError(ValueError):
+class ExportError(DukouError):
     """The weights cannot be served in the place of the base model; the message names the tensor."""
 
 

@@ -12,6 +12,7 @@ from learner.train.sample import Sample, from_turn
 from store import batches, heldout, hints, leases, policies, publishing, steps, versions
 from store.batches import BaselineState, StepSettings, StoredBatch
 from store.config_model import Config
+from store.errors import DukouError
 from store.hints import AlternativeHint
 from store.policies import Policy
 from store.steps import Metrics
@@ -24,7 +25,7 @@ LEASE_SECONDS = 3600.0
 RECENT_STEPS = 20
 
 
-class TrainerBusyError(RuntimeError):
+class TrainerBusyError(DukouError):
     """Another learner, with checkpoints of its own, trains this policy."""
 
 

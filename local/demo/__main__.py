@@ -25,6 +25,7 @@ from local.stack import Stack
 from store import database, embedded
 from store.config import load_config
 from store.config_model import Config
+from store.errors import reports_errors
 from store.paths import StatePaths
 from store.standalone import stand_alone
 
@@ -208,6 +209,7 @@ def summary(
     }
 
 
+@reports_errors
 def main() -> int:
     options = arguments()
     environ = prepare(StatePaths.for_config(load_config()).root.resolve())

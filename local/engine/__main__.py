@@ -16,10 +16,10 @@ from gateway.reconcile.control import Control
 from local.engine import install as engine_install
 from local.engine import models as engine_models
 from local.engine import recommends
-from local.engine.install import InstallError
 from local.engine.start import EngineDiedError, death, launch, model_path, stop, wait_ready
 from store.config import load_config
 from store.config_model import Config
+from store.errors import reports_errors
 from store.paths import StatePaths
 
 
@@ -82,17 +82,14 @@ VERBS: dict[str, Callable[[Config], int]] = {
 }
 
 
+@reports_errors
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m local.engine", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("verb", choices=VERBS)
     options = parser.parse_args()
-    try:
-        return VERBS[options.verb](load_config())
-    except (InstallError, EngineDiedError) as error:
-        say(f"engine: {error}")
-        return 1
+    return VERBS[options.verb](load_config())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from store.errors import DukouError
+
 SGLANG = "sglang==0.5.23"
 TORCH = "torch==2.13.0"
 _CPU = Path(__file__).parent / "cpu"
@@ -23,7 +25,7 @@ _STAMP = "dukou-installed"
 Say = Callable[[str], None]
 
 
-class InstallError(Exception):
+class InstallError(DukouError):
     """The engine's environment could not be made; the message ends with what pip said last."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.drain.sampling import SamplingClass, classify
-from gateway.reconcile.defaults import UnknownError, recommended
+from gateway.reconcile.defaults import UnknownDefaultsError, recommended
 from local.engine.start import model_path
 from store.config_model import Config
 
@@ -23,7 +23,7 @@ def told(config: Config) -> str:
     chosen = choice(config)
     try:
         return line(chosen, recommended(model_path(config).absolute()))
-    except UnknownError as error:
+    except UnknownDefaultsError as error:
         return f"sampling: {chosen} (what the model recommends is not known: {error})"
 
 

@@ -17,6 +17,7 @@ from local.engine.install import Say, has_gpu, multiplies_bfloat16, python
 from local.engine.log import why_dead
 from local.engine.models import CHAT_MODEL
 from store.config_model import Config
+from store.errors import DukouError
 from store.paths import StatePaths
 
 START_SECONDS = 600.0
@@ -26,7 +27,7 @@ _CPU_TOKENS = 16384  # of KV cache
 _ADAPTERS_AT_ONCE = 8  # live, old and pinned versions; the base model needs a place too
 
 
-class EngineDiedError(Exception):
+class EngineDiedError(DukouError):
     """The engine ended before it was ready; the message says why."""
 
 
@@ -123,7 +124,7 @@ def wait_ready(process: subprocess.Popen[bytes], config: Config, say: Say) -> No
     """Returns when the engine answers that it is ready; says now and then that it is not yet.
 
     Raises:
-        EngineDiedError: it ended, or was not ready after ten minutes.
+        EngineDiedError: the engine ended, or was not ready after ten minutes.
     """
     began = told = time.monotonic()
     with httpx.Client(base_url=config.engine.urls[0], timeout=5) as client:
@@ -132,7 +133,9 @@ def wait_ready(process: subprocess.Popen[bytes], config: Config, say: Say) -> No
                 raise EngineDiedError(death(config, process.returncode))
             now = time.monotonic()
             if now - began > START_SECONDS:
-                raise EngineDiedError(f"it was not ready after {START_SECONDS:.0f} s; see {log_path(config)}")
+                raise EngineDiedError(
+                    f"the engine was not ready after {START_SECONDS:.0f} s; see {log_path(config)}"
+                )
             if now - told >= _TELL_EVERY:
                 told = now
                 say(f"engine: still starting after {now - began:.0f} s (mostly imports; {log_path(config)})")

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from store.errors import DatabaseError
+
 _NEEDED = ("initdb", "pg_ctl", "postgres")
 
 
-class EmbeddedError(Exception):
+class EmbeddedError(DatabaseError):
     """The embedded Postgres cannot run here; the message says what would help."""
 
 

@@ -12,7 +12,7 @@ from gateway.drain import drainer
 from gateway.drain import process as drain
 from gateway.spool.format import Kind, encode
 from gateway.spool.reader import SpoolReader, only_drainer
-from store.database import UnreachableError
+from store.database import PostgresUnreachableError
 from store.tables import policies, processes, sessions, set_aside, turn_states, turns, versions
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import (
@@ -349,7 +349,7 @@ def test_while_postgres_is_away_nothing_moves_and_it_is_said_once_a_minute(ferry
 
     def connect():
         if len(waits) < 30:
-            raise UnreachableError("nobody answers")
+            raise PostgresUnreachableError("nobody answers")
         return db
 
     def wait(seconds):

@@ -7,7 +7,7 @@ import orjson
 
 from gateway.drain import process as drain
 from gateway.drain.report import Reporter
-from store.database import UnreachableError
+from store.database import PostgresUnreachableError
 from tests.fakes.ferry import Ferry
 from tests.fakes.gateway import ASK, CHAT, config_for, running
 from tests.fakes.spooled import user
@@ -39,7 +39,7 @@ def test_the_drainer_reports_while_postgres_is_away(tmp_path: Path, db) -> None:
 
     def connect():
         if len(reports) < 3:
-            raise UnreachableError("nobody answers")
+            raise PostgresUnreachableError("nobody answers")
         return db
 
     def wait(seconds):

@@ -14,7 +14,7 @@ from alembic.util import CommandError
 from sqlalchemy import Engine, inspect, text
 
 from store import database, partitions, views
-from store.database import BusyError, SchemaError, UnreachableError
+from store.database import PostgresUnreachableError, SchemaError, TableLockedError
 from store.tables import metadata
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +94,7 @@ def wait_for(engine: Engine, condition: str) -> None:
 def test_a_migration_gives_up_soon_where_somebody_holds_a_table(database_url: str, db: Engine) -> None:
     with db.begin() as holder:
         holder.execute(text("lock table alembic_version in access exclusive mode"))
-        with pytest.raises(BusyError, match="try again"):
+        with pytest.raises(TableLockedError, match="try again"):
             database.upgrade(database_url)
 
 
@@ -134,9 +134,9 @@ def test_a_newer_schema_is_fine(db: Engine) -> None:
 
 def test_a_server_that_does_not_answer_is_told(tmp_path: Path) -> None:
     engine = database.engine_at(f"postgresql+psycopg://u:secret@/d?host={tmp_path}")
-    with pytest.raises(UnreachableError, match="cannot be used") as caught:
+    with pytest.raises(PostgresUnreachableError, match="cannot be used") as caught:
         database.check(engine)
     assert "secret" not in str(caught.value)
-    with pytest.raises(UnreachableError):
+    with pytest.raises(PostgresUnreachableError):
         database.upgrade(f"postgresql+psycopg://u:secret@/d?host={tmp_path}")
     engine.dispose()

@@ -13,7 +13,7 @@ from store.calls import Call
 from store.config_model import Config
 from store.spending import Caps
 from store.stages import Stage
-from store.states import LeaseLostError
+from store.states import ClaimLostError
 from store.tables import calls, scores, turn_states, turns, votes
 from store.votes import Vote
 from tests.fakes.turns import add_turn, turn_id
@@ -250,9 +250,9 @@ def test_a_late_holder_cannot_move_the_turn(db):
     with db.begin() as connection:
         assert states.claim_scorable(connection, "quick", 60).token == claim.token + 1
     with db.begin() as connection:
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(ClaimLostError):
             states.finish(connection, claim, Stage.SCORED, None)
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(ClaimLostError):
             states.put_back(connection, claim, None, 0, counted=True)
 
 

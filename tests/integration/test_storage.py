@@ -269,7 +269,7 @@ def test_a_forgotten_tenants_text_is_nowhere(ferry, db):
 def test_nothing_is_forgotten_of_a_batch_that_waits_for_its_step(db):
     with db.begin() as connection:
         add_turn(connection, 1, Stage.BATCHED)
-        with pytest.raises(forget.InUseError, match="try again"):
+        with pytest.raises(forget.TenantInUseError, match="try again"):
             forget.forget(connection, "t")
 
 

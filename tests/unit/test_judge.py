@@ -6,6 +6,7 @@ import pytest
 from learner.llm.access import misconfigured, of_judge
 from learner.score.judge import RulesJudge
 from learner.score.judge_llm import LLMJudge
+from learner.score.rubric import UnknownRubricError
 from learner.score.scorer import choose_judge, is_own_endpoint
 from store.config_model import Config
 
@@ -77,5 +78,5 @@ def test_choosing_needs_no_heavy_import():
 
 
 def test_an_unknown_rubric_is_refused_at_the_start():
-    with pytest.raises(ValueError, match="no rubric"):
+    with pytest.raises(UnknownRubricError, match="no rubric"):
         choose_judge(config(rubric="mine@1"))

@@ -13,7 +13,7 @@ from learner.board import Board
 from learner.loop import Loop
 from learner.status.facts import StatusFacts
 from learner.stop import Stop
-from store.database import SchemaError, UnreachableError
+from store.database import PostgresUnreachableError, SchemaError
 from tests.fakes.facts import QUIET, SETTINGS
 
 QUIET_FACTS = StatusFacts(SETTINGS, QUIET)
@@ -110,7 +110,7 @@ def test_a_closed_batch_is_trained_and_published_at_once(lines):
 
 
 def test_postgres_may_be_down_at_start(lines):
-    parts = FakeParts(connect=[UnreachableError("Postgres at db:5432 cannot be used: refused"), None])
+    parts = FakeParts(connect=[PostgresUnreachableError("Postgres at db:5432 cannot be used: refused"), None])
     learn(parts, waits=2)
     assert lines()[0] == "waiting for Postgres because Postgres at db:5432 cannot be used: refused"
     assert lines()[1] == "submission resumed"

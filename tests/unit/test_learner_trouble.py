@@ -2,14 +2,14 @@ import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from learner.trouble import backoff, diagnose
-from store.database import SchemaError, UnreachableError
+from store.database import PostgresUnreachableError, SchemaError
 from store.embedded import EmbeddedError
 
 
 @pytest.mark.parametrize(
     ("error", "what", "because"),
     [
-        (UnreachableError("no server."), "Postgres", "no server"),
+        (PostgresUnreachableError("no server."), "Postgres", "no server"),
         (EmbeddedError("no binaries"), "Postgres", "no binaries"),
         (OperationalError("select 1", {}, Exception("gone\nhint")), "Postgres", "gone"),
         (SchemaError("old"), "the tables", "old"),

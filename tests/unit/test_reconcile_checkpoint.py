@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gateway.reconcile.checkpoint import MARKER, BadCheckpointError, adapter_problem, check, full_problem
-from gateway.reconcile.probe import BadProbeError, compare, parse, vocabulary
+from gateway.reconcile.probe import compare, parse, vocabulary
 from gateway.reconcile.tensors import Tensor, UnreadableTensorsError, read_file, read_folder
-from store.versions import ProbePrompt
+from store.versions import BadProbeError, ProbePrompt
 from tests.fakes.models import BASE, write_model, write_tensors
 
 EMBED = "model.embed_tokens.weight"

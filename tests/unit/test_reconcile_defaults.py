@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.drain.effective import FIELDS
 from gateway.reconcile.control import Control, ControlError, Health
 from gateway.reconcile.decide import Route
-from gateway.reconcile.defaults import Defaults, UnknownError, parse, preferred, read, recommended
+from gateway.reconcile.defaults import Defaults, UnknownDefaultsError, parse, preferred, read, recommended
 
 URL = "http://engine"
 QWEN3 = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
@@ -71,7 +71,7 @@ def test_of_a_models_file_the_fields_count_that_the_engine_takes(content, found)
 )
 def test_a_file_that_makes_no_sense_leaves_the_defaults_unknown(tmp_path, content, why):
     folder = model(tmp_path / "m", content)
-    with pytest.raises(UnknownError, match=why):
+    with pytest.raises(UnknownDefaultsError, match=why):
         recommended(folder)
 
 
@@ -96,7 +96,10 @@ def test_a_model_without_the_file_recommends_nothing(tmp_path):
 @pytest.mark.parametrize("path", ["Qwen/Qwen3-8B", "models/here", "/no/such/folder", "/\x00"])
 def test_a_model_that_this_host_does_not_see_recommends_nobody_knows_what(path):
     engine = Engine(sampling_defaults="model", model_path=path)
-    with engine.control() as control, pytest.raises(UnknownError, match=r"absolute path|sees no model"):
+    with (
+        engine.control() as control,
+        pytest.raises(UnknownDefaultsError, match=r"absolute path|sees no model"),
+    ):
         read(control)
 
 
@@ -107,7 +110,7 @@ def test_a_file_that_may_not_be_read_is_said_so(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(type(folder), "open", refused)  # root may read everything
-    with pytest.raises(UnknownError, match="cannot be read: Permission denied"):
+    with pytest.raises(UnknownDefaultsError, match="cannot be read: Permission denied"):
         recommended(folder)
 
 
@@ -132,7 +135,7 @@ def test_preferences_that_no_chat_request_sets_hold_for_chat_too():
     "said", [{}, {"sampling_defaults": None}, {"sampling_defaults": "vendor"}, {"sampling_defaults": "model"}]
 )
 def test_an_engine_that_does_not_say_is_unknown(said):
-    with Engine(**said).control() as control, pytest.raises(UnknownError, match="it does not say"):
+    with Engine(**said).control() as control, pytest.raises(UnknownDefaultsError, match="it does not say"):
         read(control)
 
 

@@ -9,7 +9,7 @@ from learner.score.judge_llm import prompt
 from learner.score.next_state import Case
 from learner.score.parse import ParsedReply, parse
 from learner.score.render import cut, fence, quoted, render
-from learner.score.rubric import load
+from learner.score.rubric import UnknownRubricError, load
 
 
 def case(answer="Paris.", then="thanks", request="Capital of France?", calls=(), reasoning=None, role="user"):
@@ -203,9 +203,9 @@ def test_fence_encloses():
 
 
 def test_an_unknown_rubric_is_an_error_that_names_the_known_ones():
-    with pytest.raises(ValueError, match="no rubric 'nice@7'; there are: default@1, default@2"):
+    with pytest.raises(UnknownRubricError, match="no rubric 'nice@7'; there are: default@1, default@2"):
         load("nice@7")
-    with pytest.raises(ValueError, match="no rubric"):
+    with pytest.raises(UnknownRubricError, match="no rubric"):
         load("../rubrics/default@1")
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from learner.score.next_state import Case
-from learner.score.rubric import Rubrics, load
+from learner.score.rubric import Rubrics, UnknownRubricError, load
 from store.config_model import Config
 
 
@@ -32,13 +32,13 @@ def test_a_file_of_ones_own_wins_over_a_built_in_one(folder):
 
 
 def test_a_rubric_that_a_rule_names_must_be_there(folder):
-    with pytest.raises(ValueError, match=r"no rubric 'gone@1'.*strict@1"):
+    with pytest.raises(UnknownRubricError, match=r"no rubric 'gone@1'.*strict@1"):
         Rubrics("default@1", ["tenant:acme=gone@1"], folder)
 
 
 @pytest.mark.parametrize("name", ["../secret@1", "default", "default@x"])
 def test_a_name_is_no_path(name, folder):
-    with pytest.raises(ValueError, match="no rubric"):
+    with pytest.raises(UnknownRubricError, match="no rubric"):
         load(name, folder)
 
 

@@ -7,7 +7,7 @@ from learner.train.checkpoint import StepRecord
 from store.batches import BaselineState, SessionSum, StepSettings
 from store.config_learning import GuardSettings, TrainerSettings
 from store.config_model import Config
-from store.versions import Probe, ProbeError, ProbePrompt
+from store.versions import BadProbeError, Probe, ProbePrompt
 
 SECTIONS = ("batch", "advantage", "loss", "guard", "trainer")
 PROBE = Probe((ProbePrompt((1, 2), (-0.5,)),))
@@ -53,7 +53,7 @@ def test_a_probe_keeps_its_prompts_and_a_malformed_one_is_refused():
     assert PROBE.encode() == stored
     assert Probe.decode(stored | {"later": 1}) == PROBE
     for malformed in ({}, {"prompts": [{"ids": [1]}]}, {"prompts": 7}):
-        with pytest.raises(ProbeError, match="malformed"):
+        with pytest.raises(BadProbeError, match="malformed"):
             Probe.decode(malformed)
 
 
