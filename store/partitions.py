@@ -108,11 +108,6 @@ def limit_lock_waits(connection: Connection) -> None:
     connection.exec_driver_sql(f"set local lock_timeout = '{LOCK_TIMEOUT}'")
 
 
-def make_defaults(connection: Connection) -> None:
-    for table in TABLES:
-        _make(connection, table, f"{table}_default", "default")
-
-
 def name(table: str, span: Span) -> str:
     return f"{table}_{span.start:%Y%m%d}_{span.end:%Y%m%d}"
 

@@ -1,10 +1,10 @@
 """What an answer was sampled with, what ended it, and which of its tokens may be trained."""
 
+from pathlib import Path
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
-
-from store import views
 
 revision = "0003"
 down_revision = "0002"
@@ -16,17 +16,28 @@ COLUMNS: dict[str, sa.types.TypeEngine[object]] = {
     "sampling_defaults": postgresql.JSON(),
     "trained_tokens": postgresql.ARRAY(sa.Integer()),
 }
-CHANGED = {name: query for name, query in views.VERSION_2.items() if query != views.VERSION_1[name]}
+SQL = Path(__file__).resolve().parents[1] / "sql"
+# Each is dropped before those that it reads.
+VIEWS = (
+    "preference, demonstration, version, cost, funnel_reason, funnel, funnel_stage, progress, trajectory,"
+    " conversation, turn"
+)
 
 
 def upgrade() -> None:
     for name, kind in COLUMNS.items():
         op.add_column("turns", sa.Column(name, kind))
-    views.replace(op.get_bind(), CHANGED)
+    run("0003_views.sql")
 
 
 def downgrade() -> None:
-    views.drop(op.get_bind(), views.VERSION_2)
+    op.execute(f"drop view if exists {VIEWS}")
     for name in COLUMNS:
         op.drop_column("turns", name)
-    views.create(op.get_bind(), views.VERSION_1)
+    run("0001_views.sql")
+
+
+def run(script: str) -> None:
+    """Runs the statements of a file in migrations/sql, in the migration's transaction."""
+    statements = (SQL / script).read_text(encoding="utf-8")
+    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})

@@ -2,7 +2,7 @@
 
 Wide, immutable facts (`turns`, `votes`, `scores`, `samples`) are apart from the one narrow, mutable row
 that each turn has (`turn_states`): claims, the funnel and the status sentence read only the narrow one.
-People read the views (`store/views.py`), which stay when tables change.
+People read the views (`migrations/sql/`), which stay when tables change.
 """
 
 from store.tables.base import metadata

@@ -1,15 +1,8 @@
-"""The views that people and tests read: a contract that stays when tables change.
+-- Views of revision 0001: a contract that stays when tables change. A view comes after those it reads.
+-- This file is never edited: a change is a new file and a migration. A replaced view only gains columns,
+-- behind those that it has, so that other views may go on reading it.
 
-A released text is never edited: a change is a new mapping (`VERSION_2 = {**VERSION_1, "turn": …}`) and a
-migration that replaces the views which changed. A replaced view only gains columns, behind those that it has,
-so that other views may go on reading it. Order counts: a view comes after those it reads.
-"""
-
-from collections.abc import Mapping
-
-from sqlalchemy import Connection, text
-
-TURN = """
+create view turn as
 select t.id, t.tenant, t.session_id, t.segment_id, t.parent_id, t.ordinal, t.kind, t.kind_reason,
        t.session_source, t.endpoint, t.stream, t.model, t.engine, t.status, t.error, t.http_status,
        turn_messages(t.id) as messages, turn_tools(t.tenant, t.period, t.tools_hash) as tools, t.sampling,
@@ -19,12 +12,11 @@ select t.id, t.tenant, t.session_id, t.segment_id, t.parent_id, t.ordinal, t.kin
        p.name as policy, t.policy_version_min, t.policy_version_max, t.client_request_id, t.started_at,
        t.first_token_at, t.finished_at, t.prefix_ok
 from turns t
-left join policies p on p.id = t.policy_id
-"""
+left join policies p on p.id = t.policy_id;
 
-# A session's messages in the order in which they came: what each main turn added to its parent's history,
-# then its answer. A regenerated answer stands beside its sibling, and does not repeat the question.
-CONVERSATION = """
+-- A session's messages in the order in which they came: what each main turn added to its parent's history,
+-- then its answer. A regenerated answer stands beside its sibling, and does not repeat the question.
+create view conversation as
 select t.tenant, t.session_id, t.segment_id, t.id as turn_id, t.choice_index,
        row_number() over (partition by t.tenant, t.session_id order by t.started_at, t.request_id, m.n, t.id)
            as position,
@@ -48,11 +40,10 @@ cross join lateral (
                'reasoning_content', t.reasoning_text, 'tool_calls', t.tool_calls))
     where t.response_text is not null or t.tool_calls is not null
 ) m
-where t.kind = 'main'
-"""
+where t.kind = 'main';
 
-# The score that counts, as `store.scores.PRECEDENCE` has it: feedback, then the newest judge, then lineage.
-TRAJECTORY = """
+-- The score that counts: feedback, then the newest judge, then lineage.
+create view trajectory as
 select t.tenant, t.session_id, t.segment_id, t.id as turn_id, t.parent_id, t.ordinal, t.choice_index,
        t.status, s.stage, s.reason, s.next_turn_id, sc.value as score, sc.reason as score_reason, sc.judge,
        sc.rubric, sc.hint, sa.batch_id, sa.reward, sa.baseline, sa.advantage, sa.staleness,
@@ -70,13 +61,12 @@ left join lateral (
              (reason is not distinct from 'regenerated'), created_at desc, judge, rubric
     limit 1
 ) sc on true
-where t.kind = 'main'
-"""
+where t.kind = 'main';
 
-# How far each turn came, as the position of the last funnel stage that it reached. Only the narrow tables are
-# read. A stage that is reached counts those before it as reached: feedback scores turns without a next state,
-# and an engine that loaded a later version has published what made the earlier ones.
-PROGRESS = """
+-- How far each turn came, as the position of the last funnel stage that it reached. Only the narrow tables are
+-- read. A stage that is reached counts those before it as reached: feedback scores turns without a next state,
+-- and an engine that loaded a later version has published what made the earlier ones.
+create view progress as
 select s.turn_id, s.stage, s.reason,
        case
            when s.stage = 'trained' and exists (
@@ -92,17 +82,15 @@ select s.turn_id, s.stage, s.reason,
            else 3
        end as position
 from turn_states s
-left join samples sa on sa.turn_id = s.turn_id
-"""
+left join samples sa on sa.turn_id = s.turn_id;
 
-FUNNEL_STAGE = """
+create view funnel_stage as
 select * from (values
     (1, 'seen'), (2, 'recorded'), (3, 'main'), (4, 'next state'), (5, 'scored'), (6, 'counted'),
-    (7, 'in a batch'), (8, 'trained'), (9, 'published')) as f(position, stage)
-"""
+    (7, 'in a batch'), (8, 'trained'), (9, 'published')) as f(position, stage);
 
-# `seen` adds what Postgres refused (`set_aside`). What still lies in the spool is not here yet.
-FUNNEL = """
+-- `seen` adds what Postgres refused (`set_aside`). What still lies in the spool is not here yet.
+create view funnel as
 with reached as (
     select position, count(*) as turns from progress group by position
     union all
@@ -112,11 +100,10 @@ select f.position, f.stage, coalesce(sum(r.turns), 0)::bigint as turns
 from funnel_stage f
 left join reached r on r.position >= f.position
 group by f.position, f.stage
-order by f.position
-"""
+order by f.position;
 
-# Where turns stand and why: `stage` is the last funnel stage that they reached; a NULL reason waits its turn.
-FUNNEL_REASON = """
+-- Where turns stand and why: `stage` is the last funnel stage that they reached; a NULL reason waits its turn.
+create view funnel_reason as
 with standing as (
     select position, reason, count(*) as turns
     from progress
@@ -128,20 +115,18 @@ with standing as (
 select f.stage, s.reason, s.turns
 from standing s
 join funnel_stage f using (position)
-order by f.position, s.turns desc, s.reason
-"""
+order by f.position, s.turns desc, s.reason;
 
-# Sums are NULL where nothing is known; unknown_prices tells how many calls cost_usd leaves out.
-COST = """
+-- Sums are NULL where nothing is known; unknown_prices tells how many calls cost_usd leaves out.
+create view cost as
 select purpose, model, (created_at at time zone 'UTC')::date as day, count(*) as calls,
        sum(prompt_tokens)::bigint as prompt_tokens, sum(completion_tokens)::bigint as completion_tokens,
        sum(cost_usd) as cost_usd, count(*) filter (where cost_usd is null) as unknown_prices
 from calls
-group by purpose, model, day
-"""
+group by purpose, model, day;
 
-# A turn that spans a change of weights was served by each version of its span. Turn ids sort by time.
-VERSION = """
+-- A turn that spans a change of weights was served by each version of its span. Turn ids sort by time.
+create view version as
 with served as (
     select t.policy_id, v.version, (array_agg(t.id order by t.id))[1] as first_turn,
            (array_agg(t.id order by t.id desc))[1] as last_turn, count(*) as turns
@@ -159,19 +144,17 @@ select p.name as policy, v.version, v.parent, v.status, v.reason,
        v.created_at, v.live_at
 from versions v
 join policies p on p.id = v.policy_id
-left join served s on s.policy_id = v.policy_id and s.version = v.version
-"""
+left join served s on s.policy_id = v.policy_id and s.version = v.version;
 
-# How an answer should have been, as a chat example for SFT.
-DEMONSTRATION = """
+-- How an answer should have been, as a chat example for SFT.
+create view demonstration as
 select d.turn_id, t.tenant, t.session_id, t.messages, t.tools, d.answer, d.source, d.hint, d.created_at
 from demonstrations d
-join turn t on t.id = d.turn_id
-"""
+join turn t on t.id = d.turn_id;
 
-# Two answers to one prompt, of which one was wanted: the user went on from a regenerated one, or somebody
-# corrected it (then `chosen_turn_id` is NULL: nobody served that answer).
-PREFERENCE = """
+-- Two answers to one prompt, of which one was wanted: the user went on from a regenerated one, or somebody
+-- corrected it (then `chosen_turn_id` is NULL: nobody served that answer).
+create view preference as
 select r.tenant, r.session_id, r.messages, r.tools, r.id as rejected_turn_id, r.response_text as rejected,
        c.id as chosen_turn_id, c.response_text as chosen, 'regenerated' as because
 from turn r
@@ -183,56 +166,4 @@ where exists (select from turns n where n.parent_id = c.id and n.kind = 'main')
 union all
 select d.tenant, d.session_id, d.messages, d.tools, d.turn_id, t.response_text, null, d.answer, 'corrected'
 from demonstration d
-join turns t on t.id = d.turn_id
-"""
-
-VERSION_1: Mapping[str, str] = {
-    "turn": TURN,
-    "conversation": CONVERSATION,
-    "trajectory": TRAJECTORY,
-    "progress": PROGRESS,
-    "funnel_stage": FUNNEL_STAGE,
-    "funnel": FUNNEL,
-    "funnel_reason": FUNNEL_REASON,
-    "cost": COST,
-    "version": VERSION,
-    "demonstration": DEMONSTRATION,
-    "preference": PREFERENCE,
-}
-
-_ALONE = "not exists (select from turn_states s where s.turn_id = a.id)"
-# What is behind an answer's numbers: what ended it, what it was sampled with, which of its tokens may teach.
-VERSION_2: Mapping[str, str] = {
-    **VERSION_1,
-    "turn": TURN.replace(
-        "t.prefix_ok\n",
-        "t.prefix_ok,\n       t.stopped_by, t.temperature, t.sampling_defaults, t.trained_tokens\n",
-    ),
-    "trajectory": TRAJECTORY.replace("t.started_at\nfrom", "t.started_at, t.trained_tokens\nfrom"),
-    "progress": PROGRESS.replace("('side', 'endpoint')", "('side', 'endpoint', 'unreadable')"),
-    # Two answers that read the same are no choice between them.
-    "preference": PREFERENCE.replace(
-        "c.id <> rt.id", "c.id <> rt.id and (c.history_hash = rt.history_hash) is not true"
-    ),
-    # A request whose records are set aside has a row too where its id was plausible: it is counted once.
-    "funnel": FUNNEL.replace("from set_aside", f"from set_aside a where {_ALONE}"),
-    "funnel_reason": FUNNEL_REASON.replace("from set_aside", f"from set_aside a where {_ALONE}"),
-}
-
-
-def create(connection: Connection, views: Mapping[str, str]) -> None:
-    """Creates the views in their order; `connection` is inside a transaction."""
-    for name, query in views.items():
-        connection.exec_driver_sql(f"create view {name} as {query}")
-
-
-def replace(connection: Connection, views: Mapping[str, str]) -> None:
-    """Gives views that exist a new text, whose columns begin with the old ones."""
-    for name, query in views.items():
-        connection.exec_driver_sql(f"create or replace view {name} as {query}")
-
-
-def drop(connection: Connection, views: Mapping[str, str]) -> None:
-    """Drops the views, the last first."""
-    for name in reversed(list(views)):
-        connection.execute(text(f"drop view if exists {name}"))
+join turns t on t.id = d.turn_id;

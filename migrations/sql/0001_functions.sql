@@ -1,18 +1,12 @@
-"""SQL functions that put back together what is stored once: the views call them, and so may people.
+-- Functions of revision 0001. They put together what is stored once; the views call them, and so may people.
+--
+-- A turn's row holds what it adds to its base, whose row holds what that adds to its own, down to a row that
+-- has everything (a bounded number of steps, all in one partition). Of a base only the first base_messages
+-- messages and base_tokens ids count, and of what lies below it no more than that: "cut".
+--
+-- This file is never edited: a change is a new file and a migration.
 
-A turn's row holds what it adds to its base, whose row holds what that adds to its own, down to a row that has
-everything (at most `store.bases.EVERY` steps, all in one partition). Of a base only the first `base_messages`
-messages and `base_tokens` ids count, and of what lies below it no more than that: `cut`.
-
-Like a view's text, a released function's is never edited: a change is a new mapping and a migration.
-"""
-
-from collections.abc import Mapping
-
-from sqlalchemy import Connection
-
-MESSAGE_HASHES = """
-turn_message_hashes(of_turn uuid) returns bytea language sql stable as $$
+create function turn_message_hashes(of_turn uuid) returns bytea language sql stable as $$
 with recursive chain(step, base_id, cut, hashes) as (
     select 0, base_id, base_messages, message_hashes from turns where id = of_turn
     union all
@@ -22,22 +16,18 @@ with recursive chain(step, base_id, cut, hashes) as (
     where c.cut > 0
 )
 select string_agg(hashes, ''::bytea order by step desc) from chain
-$$
-"""
+$$;
 
-CONTENT = """
-content_body(body bytea, answer_id uuid, answer_at int) returns bytea language sql stable as $$
+create function content_body(body bytea, answer_id uuid, answer_at int) returns bytea language sql stable as $$
 select case when answer_id is null then body else (
     select substr(body, 1, answer_at) || convert_to(to_json(t.response_text)::text, 'UTF8')
            || substr(body, answer_at + 1)
     from turns t where t.id = answer_id)
 end
-$$
-"""
+$$;
 
-# NULL where the request had no list of messages, or where their text was forgotten.
-MESSAGES = """
-turn_messages(of_turn uuid) returns json language sql stable as $$
+-- NULL where the request had no list of messages, or where their text was forgotten.
+create function turn_messages(of_turn uuid) returns json language sql stable as $$
 select case when count(c.text) = t.message_count then
     ('[' || coalesce(string_agg(c.text, ',' order by n.i), '') || ']')::json end
 from turns t
@@ -50,19 +40,15 @@ left join lateral (
 ) c on true
 where t.id = of_turn
 group by t.message_count
-$$
-"""
+$$;
 
-TOOLS = """
-turn_tools(of_tenant text, of_period date, of_hash bytea) returns json language sql stable as $$
+create function turn_tools(of_tenant text, of_period date, of_hash bytea) returns json language sql stable as $$
 select coalesce(readable, convert_from(body, 'UTF8'))::json from contents
 where tenant = of_tenant and period = of_period and hash = of_hash
-$$
-"""
+$$;
 
-# Through text: gluing arrays together would copy what is there once for every turn.
-PROMPT_IDS = """
-turn_prompt_ids(of_turn uuid) returns int4[] language sql stable as $$
+-- Through text: gluing arrays together would copy what is there once for every turn.
+create function turn_prompt_ids(of_turn uuid) returns int4[] language sql stable as $$
 with recursive chain(step, base_id, cut, piece) as (
     select 0, base_id, base_tokens, prompt_ids from turns where id = of_turn
     union all
@@ -75,12 +61,10 @@ select ('{' || string_agg(array_to_string(piece, ','), ',' order by step desc)
         filter (where cardinality(piece) > 0) || '}')::int4[]
 from chain
 having bool_and(piece is not null)
-$$
-"""
+$$;
 
-# The exact bytes that the client sent: the tools and the messages go back into the rest, the later one first.
-REQUEST_BODY = """
-turn_request_body(of_turn uuid) returns bytea language sql stable as $$
+-- The exact bytes that the client sent: the tools and the messages go back into the rest, the later one first.
+create function turn_request_body(of_turn uuid) returns bytea language sql stable as $$
 with part as (
     select t.messages_at, t.tools_at, t.message_count, rest.body as rest, tools.body as tools,
            (select case when count(c.body) = t.message_count then
@@ -110,26 +94,4 @@ select case
         (select substr(rest, 1, (select min(at) from cut)) from part)
         || (select string_agg(piece || substr(rest, at + 1, until - at), ''::bytea order by at) from edge)
     end
-$$
-"""
-
-VERSION_1: Mapping[str, str] = {
-    "turn_message_hashes(uuid)": MESSAGE_HASHES,
-    "content_body(bytea, uuid, int)": CONTENT,
-    "turn_messages(uuid)": MESSAGES,
-    "turn_tools(text, date, bytea)": TOOLS,
-    "turn_prompt_ids(uuid)": PROMPT_IDS,
-    "turn_request_body(uuid)": REQUEST_BODY,
-}
-
-
-def create(connection: Connection, functions: Mapping[str, str]) -> None:
-    """Creates the functions in their order; `connection` is inside a transaction."""
-    for body in functions.values():
-        connection.exec_driver_sql(f"create function {body}")
-
-
-def drop(connection: Connection, functions: Mapping[str, str]) -> None:
-    """Drops the functions, the last first."""
-    for signature in reversed(list(functions)):
-        connection.exec_driver_sql(f"drop function if exists {signature}")
+$$;
