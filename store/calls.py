@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import Connection, func, insert, select
 
 from store import spending
 from store.tables import calls
@@ -100,6 +100,6 @@ def lately(connection: Connection, hours: int = 24) -> list[OutcomeCount]:
         select(calls.c.purpose, calls.c.outcome, number)
         .where(calls.c.created_at > func.now() - func.make_interval(0, 0, 0, 0, hours))
         .group_by(calls.c.purpose, calls.c.outcome)
-        .order_by(number.desc(), text("1, 2"))
+        .order_by(number.desc(), calls.c.purpose, calls.c.outcome)
     )
     return [OutcomeCount(*row) for row in connection.execute(query)]

@@ -9,6 +9,28 @@ from sqlalchemy import Connection, text
 
 from store import wire
 
+# Those of the pieces that are stored: an index look-up per piece, whatever the planner knows of the table.
+_THERE = text("""
+    select c.tenant, c.period, c.hash
+    from unnest(cast(:tenants as text[]), cast(:periods as date[]), cast(:hashes as bytea[]))
+        as wanted (tenant, period, hash)
+    cross join lateral (
+        select tenant, period, hash
+        from contents
+        where tenant = wanted.tenant and period = wanted.period and hash = wanted.hash
+        limit 1
+    ) c
+""")
+# Stores pieces, but for those that another drainer has stored meanwhile.
+_KEEP = text("""
+    insert into contents (tenant, period, hash, body, readable, answer_id, answer_at)
+    select * from unnest(
+        cast(:tenants as text[]), cast(:periods as date[]), cast(:hashes as bytea[]),
+        cast(:bodies as bytea[]), cast(:readable as text[]), cast(:answers as uuid[]), cast(:places as int4[])
+    )
+    on conflict do nothing
+""")
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -51,19 +73,3 @@ def _there(connection: Connection, keys: Iterable[tuple[str, date, bytes]]) -> s
         "hashes": wire.blobs([digest for _, _, digest in wanted]),
     }
     return {(row[0], row[1], bytes(row[2])) for row in connection.execute(_THERE, given)} if wanted else set()
-
-
-_THERE = text(
-    "select c.tenant, c.period, c.hash"
-    " from unnest(cast(:tenants as text[]), cast(:periods as date[]), cast(:hashes as bytea[]))"
-    " as wanted (tenant, period, hash)"
-    # Never more than an index look-up each, whatever the planner knows of the table.
-    " cross join lateral (select tenant, period, hash from contents"
-    "   where tenant = wanted.tenant and period = wanted.period and hash = wanted.hash limit 1) c"
-)
-_KEEP = text(
-    "insert into contents (tenant, period, hash, body, readable, answer_id, answer_at) select * from unnest("
-    " cast(:tenants as text[]), cast(:periods as date[]), cast(:hashes as bytea[]), cast(:bodies as bytea[]),"
-    " cast(:readable as text[]), cast(:answers as uuid[]), cast(:places as int4[]))"
-    " on conflict do nothing"
-)

@@ -22,6 +22,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 _DRIVER = "postgresql+psycopg"
 _CONNECT_SECONDS = 5
 
+# The migration that the schema is at.
+_REVISION = text("select version_num from alembic_version")
+
 # It tells of every plugin of its own that it loads, at each start of a process that looks at the schema.
 logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
 
@@ -106,7 +109,7 @@ def check(connected: Engine) -> None:
     try:
         with connected.connect() as connection:
             exists = inspect(connection).has_table("alembic_version")
-            found = connection.scalar(text("select version_num from alembic_version")) if exists else None
+            found = connection.scalar(_REVISION) if exists else None
     except OperationalError as error:
         raise PostgresUnreachableError(unreachable(connected.url, error)) from None
     if found is None:

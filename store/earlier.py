@@ -17,6 +17,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from store import wire
 
+# The columns of Earlier. Not EXISTS: the planner may hash it, and would then read every turn there is.
 _COLUMNS = """
     t.id, t.request_id, t.key_id, t.user_name, t.session_id, t.segment_id, t.parent_id, t.parent_messages,
     t.kind, t.kind_reason, t.status, t.history_hash, t.prompt_hash, t.exchange_hash,
@@ -26,10 +27,71 @@ _COLUMNS = """
         (select true from turns child where child.parent_id = t.id and child.kind = 'main' limit 1), false
     ) as continued
 """
-# Not EXISTS: the planner may hash it, and would then read every turn there is.
 
 NEWEST = 32  # turns that read alike, of which lineage looks at: a health check's "ping" is sent all day
 OF_SESSION = 256  # turns of one session, likewise
+
+# The ids of the newest turns with each of the given digests: an index look-up per digest.
+_NEWEST_WITH = """
+    select found.id
+    from unnest(cast(:{column}_of as text[]), cast(:{column} as bytea[])) as wanted (tenant, digest)
+    cross join lateral (
+        select id
+        from turns
+        where tenant = wanted.tenant and {column} = wanted.digest
+        order by started_at desc
+        limit {limit}
+    ) as found
+"""
+# Those of the given ids that are turns of their tenant.
+_WITH_ID = """
+    select named.id
+    from unnest(cast(:id_of as text[]), cast(:id as uuid[])) as wanted (tenant, id)
+    join turns named on named.id = wanted.id and named.tenant = wanted.tenant
+"""
+# Turns with one of two digests among the newest of a session.
+_IN_SESSIONS = text(f"""
+    select {_COLUMNS}
+    from turns t
+    where t.id in (
+        select newest.id
+        from unnest(
+            cast(:tenants as text[]), cast(:sessions as text[]), cast(:histories as bytea[]),
+            cast(:prompts as bytea[])
+        ) as wanted (tenant, session_id, history_hash, prompt_hash)
+        cross join lateral (
+            select id, history_hash, prompt_hash
+            from turns
+            where tenant = wanted.tenant and session_id = wanted.session_id
+            order by started_at desc
+            limit {OF_SESSION}
+        ) as newest
+        where newest.history_hash = wanted.history_hash or newest.prompt_hash = wanted.prompt_hash
+    )
+""")
+# The newest summaries of a key.
+_SUMMARIES = text(f"""
+    select {_COLUMNS}
+    from turns t
+    where t.tenant = :tenant and t.kind_reason = 'summary'
+      and t.key_id is not distinct from cast(:key_id as text)
+    order by t.started_at desc
+    limit 20
+""")
+# The highest ordinal among the newest turns of each session, per kind of turn.
+_LAST_ORDINALS = text("""
+    select wanted.tenant, wanted.session_id, newest.kind, max(newest.ordinal)
+    from unnest(cast(:tenants as text[]), cast(:sessions as text[])) as wanted (tenant, session_id)
+    cross join unnest(array['main', 'side']) as word (kind)
+    cross join lateral (
+        select t.kind, t.ordinal
+        from turns t
+        where t.tenant = wanted.tenant and t.session_id = wanted.session_id and t.kind = word.kind
+        order by t.started_at desc
+        limit 16
+    ) as newest
+    group by 1, 2, 3
+""")
 
 Key = tuple[str, bytes]  # tenant and digest
 
@@ -132,44 +194,7 @@ def _give(
 @lru_cache
 def _find(columns: tuple[str, ...]) -> TextClause:
     """One round trip for all; no branch that nobody asks for, since each is planned anew every time."""
-    found = " union ".join(_BY_ID if column == "id" else _newest(column) for column in columns)
-    return text(f"select {_COLUMNS} from turns t where t.id in ({found})")
-
-
-def _newest(column: str) -> str:
-    """The ids of the newest turns of each digest: an index look-up each, however many there are."""
-    return (
-        f"select found.id from unnest(cast(:{column}_of as text[]), cast(:{column} as bytea[]))"
-        "   as wanted (tenant, digest)"
-        f" cross join lateral (select id from turns where tenant = wanted.tenant and {column} = wanted.digest"
-        f"   order by started_at desc limit {NEWEST}) as found"
-    )
-
-
-_BY_ID = (
-    "select named.id from unnest(cast(:id_of as text[]), cast(:id as uuid[])) as wanted (tenant, id)"
-    " join turns named on named.id = wanted.id and named.tenant = wanted.tenant"
-)
-_IN_SESSIONS: TextClause = text(
-    f"select {_COLUMNS} from turns t where t.id in (select newest.id"
-    " from unnest(cast(:tenants as text[]), cast(:sessions as text[]), cast(:histories as bytea[]),"
-    "   cast(:prompts as bytea[])) as wanted (tenant, session_id, history_hash, prompt_hash)"
-    " cross join lateral (select id, history_hash, prompt_hash from turns"
-    "   where tenant = wanted.tenant and session_id = wanted.session_id"
-    f"   order by started_at desc limit {OF_SESSION}) as newest"
-    " where newest.history_hash = wanted.history_hash or newest.prompt_hash = wanted.prompt_hash)"
-)
-_SUMMARIES: TextClause = text(
-    f"select {_COLUMNS} from turns t where t.tenant = :tenant and t.kind_reason = 'summary'"
-    " and t.key_id is not distinct from cast(:key_id as text) order by t.started_at desc limit 20"
-)
-_LAST_ORDINALS: TextClause = text(
-    "select wanted.tenant, wanted.session_id, newest.kind, max(newest.ordinal)"
-    " from unnest(cast(:tenants as text[]), cast(:sessions as text[])) as wanted (tenant, session_id)"
-    " cross join unnest(array['main', 'side']) as word (kind)"
-    " cross join lateral ("
-    "   select t.kind, t.ordinal from turns t"
-    "   where t.tenant = wanted.tenant and t.session_id = wanted.session_id and t.kind = word.kind"
-    "   order by t.started_at desc limit 16) as newest"
-    " group by 1, 2, 3"
-)
+    branches = [
+        _WITH_ID if column == "id" else _NEWEST_WITH.format(column=column, limit=NEWEST) for column in columns
+    ]
+    return text(f"select {_COLUMNS} from turns t where t.id in ({' union '.join(branches)})")

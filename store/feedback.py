@@ -18,6 +18,38 @@ from store.tables import feedback
 #: Feedback whose turn has not come after this time is left alone (it is still there, without a turn).
 PATIENCE_HOURS = 24
 
+# Gives new feedback its turn. A session's name may be guessed, a turn's id may not: a session is only found
+# by the key that opened it.
+_FIND = text("""
+    update feedback f set turn_id = found.id
+    from feedback g
+    cross join lateral (
+        (select t.id from turns t where t.id = g.named_turn and t.tenant = g.tenant)
+        union all
+        (
+            select t.id
+            from turns t
+            where g.named_turn is null and t.tenant = g.tenant
+              and t.session_id = g.session_id and t.key_id is not distinct from g.key_id
+              and t.kind = 'main' and t.started_at <= g.given_at
+            order by t.started_at desc
+            limit 1
+        )
+    ) as found
+    where f.id = g.id and g.turn_id is null and g.applied_at is null
+      and g.created_at > now() - make_interval(hours => :hours)
+""")
+# Turns with feedback that their score does not know yet, and that no scorer holds.
+_UNAPPLIED = text("""
+    select s.turn_id
+    from turn_states s
+    where s.turn_id in (
+        select f.turn_id from feedback f where f.applied_at is null and f.turn_id is not null limit :limit
+    )
+      and (s.lease_owner is null or s.lease_until < now())
+    for update of s skip locked
+""")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
@@ -95,23 +127,3 @@ def applied(connection: Connection, turn_ids: Sequence[UUID]) -> None:
     """What was said of these turns so far has reached their scores."""
     statement = update(feedback).where(feedback.c.turn_id.in_(turn_ids), feedback.c.applied_at.is_(None))
     connection.execute(statement.values(applied_at=func.now()))
-
-
-# A session's name may be guessed, a turn's id may not: a session is only found by the key that opened it.
-_FIND = text(
-    "update feedback f set turn_id = found.id from feedback g"
-    " cross join lateral ("
-    "   (select t.id from turns t where t.id = g.named_turn and t.tenant = g.tenant)"
-    "   union all"
-    "   (select t.id from turns t where g.named_turn is null and t.tenant = g.tenant"
-    "      and t.session_id = g.session_id and t.key_id is not distinct from g.key_id"
-    "      and t.kind = 'main' and t.started_at <= g.given_at"
-    "    order by t.started_at desc limit 1)) as found"
-    " where f.id = g.id and g.turn_id is null and g.applied_at is null"
-    " and g.created_at > now() - make_interval(hours => :hours)"
-)
-_UNAPPLIED = text(
-    "select s.turn_id from turn_states s where s.turn_id in ("
-    "   select f.turn_id from feedback f where f.applied_at is null and f.turn_id is not null limit :limit)"
-    " and (s.lease_owner is null or s.lease_until < now()) for update of s skip locked"
-)

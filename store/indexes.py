@@ -2,11 +2,15 @@
 
 from sqlalchemy import Connection, text
 
-_INVALID = text(
-    "select format('%I.%I', n.nspname, c.relname) from pg_index i join pg_class c on c.oid = i.indexrelid"
-    " join pg_namespace n on n.oid = c.relnamespace"
-    " where not i.indisvalid and c.relkind = 'i' and n.nspname = current_schema order by 1"
-)
+# The invalid indexes of this schema.
+_INVALID = text("""
+    select format('%I.%I', n.nspname, c.relname)
+    from pg_index i
+    join pg_class c on c.oid = i.indexrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    where not i.indisvalid and c.relkind = 'i' and n.nspname = current_schema
+    order by 1
+""")
 
 
 def invalid(connection: Connection) -> list[str]:

@@ -12,6 +12,62 @@ from store import whole, wire
 from store.earlier import Earlier
 from store.tables import orphans, turns
 
+# Turns that miss a parent with one of these prompt digests or ids.
+_MISSING = text("""
+    select *
+    from orphans
+    where tenant = any(cast(:tenants as text[]))
+      and (prompt_hash = any(cast(:prompts as bytea[])) or parent_id = any(cast(:ids as uuid[])))
+    order by turn_id
+""")
+# Puts all choices of a request below the parent.
+_LINK = text("""
+    update turns set parent_id = :parent, parent_messages = :messages, prefix_ok = null
+    where tenant = :tenant and session_id = :session and request_id = :request
+""")
+# Makes the segment that the request began a part of its parent's.
+_MOVE_SEGMENT = text("""
+    update turns set segment_id = :new_segment
+    where tenant = :tenant and session_id = :session and segment_id = :segment
+""")
+# Gives the parent's session the later last turn of the two, with how it ended.
+_MERGE_SESSION = text("""
+    update sessions s set
+        last_turn_at = greatest(s.last_turn_at, o.last_turn_at),
+        done_at = case when o.last_turn_at > s.last_turn_at then o.done_at else s.done_at end,
+        done_reason = case when o.last_turn_at > s.last_turn_at then o.done_reason else s.done_reason end
+    from sessions o
+    where o.tenant = :tenant and o.id = :session and s.tenant = :tenant and s.id = :new_session
+""")
+# Moves the turns of the request's session into the parent's.
+_MOVE_SESSION = text("""
+    update turns set
+        session_id = :new_session,
+        session_source = case when session_source = 'new' then 'lineage' else session_source end
+    where tenant = :tenant and session_id = :session
+""")
+# Removes the session that is empty now.
+_END_SESSION = text("""
+    delete from sessions where tenant = :tenant and id = :session
+""")
+# Numbers the turns of the parent's session anew.
+_COUNT_AGAIN = text("""
+    update turns t set ordinal = counted.n
+    from (
+        select id, row_number() over (partition by kind order by started_at, id) - 1 as n
+        from turns
+        where tenant = :tenant and session_id = :new_session
+    ) as counted
+    where t.id = counted.id and t.ordinal <> counted.n
+""")
+# The turn before the parent was taken to be followed by the child: it is followed by the parent.
+_NEXT_STATE = text("""
+    update turn_states s set next_turn_id = p.request_id, changed_at = now()
+    from turns p
+    where p.id = :parent and p.kind = 'main' and s.turn_id = p.parent_id
+      and s.next_turn_id = :request and s.stage in ('awaiting_next', 'scorable')
+""")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
@@ -82,43 +138,3 @@ def adopt(connection: Connection, orphan: Orphan, child: Earlier, parent: Earlie
     connection.execute(_COUNT_AGAIN, given)
     connection.execute(_NEXT_STATE, given)
     connection.execute(delete(orphans).where(orphans.c.turn_id == orphan.turn_id))
-
-
-_MISSING = text(
-    "select * from orphans where tenant = any(cast(:tenants as text[]))"
-    " and (prompt_hash = any(cast(:prompts as bytea[])) or parent_id = any(cast(:ids as uuid[])))"
-    " order by turn_id"
-)
-_OF_SESSION = "tenant = :tenant and session_id = :session"
-_LINK = text(
-    "update turns set parent_id = :parent, parent_messages = :messages, prefix_ok = null"
-    f" where {_OF_SESSION} and request_id = :request"
-)
-_MOVE_SEGMENT = text(
-    f"update turns set segment_id = :new_segment where {_OF_SESSION} and segment_id = :segment"
-)
-_MERGE_SESSION = text(
-    "update sessions s set last_turn_at = greatest(s.last_turn_at, o.last_turn_at),"
-    " done_at = case when o.last_turn_at > s.last_turn_at then o.done_at else s.done_at end,"
-    " done_reason = case when o.last_turn_at > s.last_turn_at then o.done_reason else s.done_reason end"
-    " from sessions o"
-    " where o.tenant = :tenant and o.id = :session and s.tenant = :tenant and s.id = :new_session"
-)
-_MOVE_SESSION = text(
-    "update turns set session_id = :new_session,"
-    " session_source = case when session_source = 'new' then 'lineage' else session_source end"
-    f" where {_OF_SESSION}"
-)
-_END_SESSION = text("delete from sessions where tenant = :tenant and id = :session")
-_COUNT_AGAIN = text(
-    "update turns t set ordinal = counted.n from ("
-    "  select id, row_number() over (partition by kind order by started_at, id) - 1 as n from turns"
-    "  where tenant = :tenant and session_id = :new_session) as counted"
-    " where t.id = counted.id and t.ordinal <> counted.n"
-)
-#: The turn before the parent was taken to be followed by the child: it is followed by the parent.
-_NEXT_STATE = text(
-    "update turn_states s set next_turn_id = p.request_id, changed_at = now()"
-    " from turns p where p.id = :parent and p.kind = 'main' and s.turn_id = p.parent_id"
-    " and s.next_turn_id = :request and s.stage in ('awaiting_next', 'scorable')"
-)

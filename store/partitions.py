@@ -34,6 +34,14 @@ _OPTIONS = {
     "autovacuum_vacuum_threshold = 1000)",
 }
 
+# The names of the partitions of `turns`, without the default one.
+_NAMES = text("""
+    select c.relname
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = to_regclass('turns') and c.relname ~ '_[0-9]{8}_[0-9]{8}$'
+""")
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
@@ -133,9 +141,3 @@ def _make(connection: Connection, table: str, made: str, values: str) -> None:
 
 def _date(digits: str) -> date:
     return datetime.strptime(digits, "%Y%m%d").replace(tzinfo=UTC).date()
-
-
-_NAMES = text(
-    "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid"
-    " where i.inhparent = to_regclass('turns') and c.relname ~ '_[0-9]{8}_[0-9]{8}$'"
-)

@@ -15,6 +15,25 @@ from store.partitions import Span
 #: Tables with a `turn_id` whose rows go with the turn.
 OF_TURN = ("votes", "scores", "hints", "feedback", "demonstrations", "orphans")
 
+# Whether a batch that waits for its step has turns from before :end.
+_HAS_BATCHED = text("""
+    select exists (
+        select
+        from samples s
+        join batches b on b.id = s.batch_id
+        where b.status = 'closed' and s.turn_id < :end
+    )
+""")
+# Makes samples forget their hints, which are deleted next.
+_RELEASE_HINTS = text("""
+    update samples set hint_id = null where turn_id < :end and hint_id is not null
+""")
+_DELETE_OF_TURN = tuple(text(f"delete from {table} where turn_id < :end") for table in OF_TURN)
+_DELETE_OF_DEFAULTS = (
+    text("delete from turn_states_default where turn_id < :end"),
+    text("delete from turns_default where id < :end"),
+)
+
 
 def expired(spans: Sequence[Span], now: datetime, keep_days: int) -> list[Span]:
     """The partitions of which every turn is older than `keep_days`; 0 keeps all."""
@@ -33,21 +52,12 @@ def drop(connection: Connection, span: Span) -> bool:
     """
     partitions.limit_lock_waits(connection)
     end = {"end": partitions.first_id(span.end)}
-    if connection.scalar(_IN_USE, end):
+    if connection.scalar(_HAS_BATCHED, end):
         return False
-    connection.execute(
-        text("update samples set hint_id = null where turn_id < :end and hint_id is not null"), end
-    )
-    for table in OF_TURN:
-        connection.execute(text(f"delete from {table} where turn_id < :end"), end)
+    for statement in (_RELEASE_HINTS, *_DELETE_OF_TURN):
+        connection.execute(statement, end)
     for table in partitions.TABLES:
         connection.exec_driver_sql(f"drop table {partitions.name(table, span)}")
-    connection.execute(text("delete from turn_states_default where turn_id < :end"), end)
-    connection.execute(text("delete from turns_default where id < :end"), end)
+    for statement in _DELETE_OF_DEFAULTS:
+        connection.execute(statement, end)
     return True
-
-
-_IN_USE = text(
-    "select exists (select from samples s join batches b on b.id = s.batch_id"
-    " where b.status = 'closed' and s.turn_id < :end)"
-)

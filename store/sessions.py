@@ -16,6 +16,39 @@ from store.tables import sessions
 
 _SWEEP = 500  # sessions that one idle sweep closes at most
 
+# Makes sessions, or moves the last turn of those that are there and opens them again.
+_TOUCH = text("""
+    insert into sessions (tenant, id, key_id, source, last_turn_at)
+    select * from unnest(
+        cast(:tenants as text[]), cast(:ids as text[]), cast(:keys as text[]),
+        cast(:sources as text[]), cast(:moments as timestamptz[])
+    )
+    on conflict (tenant, id) do update set
+        last_turn_at = greatest(sessions.last_turn_at, excluded.last_turn_at),
+        done_at = null, done_reason = null
+""")
+# Ends sessions that were last spoken in before `since`, but for those that another drainer has locked.
+_CLOSE_IDLE = text("""
+    update sessions s set done_at = :now, done_reason = 'idle'
+    from (
+        select tenant, id
+        from sessions
+        where done_at is null and last_turn_at < :since
+        order by last_turn_at
+        limit :limit
+        for update skip locked
+    ) as idle
+    where s.tenant = idle.tenant and s.id = idle.id
+    returning s.tenant, s.id
+""")
+# Drops the turns of ended sessions that wait for a next state.
+_DROP_WAITING = text("""
+    update turn_states s set stage = 'dropped', reason = 'no_next_state', changed_at = now()
+    from unnest(cast(:tenants as text[]), cast(:sessions as text[])) as ended (tenant, session_id)
+    join turns t on t.tenant = ended.tenant and t.session_id = ended.session_id
+    where s.turn_id = t.id and s.stage = 'awaiting_next'
+""")
+
 
 @dataclass(frozen=True, slots=True)
 class Touch:
@@ -71,25 +104,3 @@ def _drop_waiting(connection: Connection, ids: list[tuple[str, str]]) -> None:
     if ids:
         given = {"tenants": [tenant for tenant, _ in ids], "sessions": [session for _, session in ids]}
         connection.execute(_DROP_WAITING, given)
-
-
-_CLOSE_IDLE = text(
-    "update sessions s set done_at = :now, done_reason = 'idle'"
-    " from (select tenant, id from sessions where done_at is null and last_turn_at < :since"
-    "   order by last_turn_at limit :limit for update skip locked) as idle"
-    " where s.tenant = idle.tenant and s.id = idle.id returning s.tenant, s.id"
-)
-_DROP_WAITING = text(
-    "update turn_states s set stage = 'dropped', reason = 'no_next_state', changed_at = now()"
-    " from unnest(cast(:tenants as text[]), cast(:sessions as text[])) as ended (tenant, session_id)"
-    " join turns t on t.tenant = ended.tenant and t.session_id = ended.session_id"
-    " where s.turn_id = t.id and s.stage = 'awaiting_next'"
-)
-_TOUCH = text(
-    "insert into sessions (tenant, id, key_id, source, last_turn_at)"
-    " select * from unnest(cast(:tenants as text[]), cast(:ids as text[]), cast(:keys as text[]),"
-    "   cast(:sources as text[]), cast(:moments as timestamptz[]))"
-    " on conflict (tenant, id) do update set"
-    " last_turn_at = greatest(sessions.last_turn_at, excluded.last_turn_at),"
-    " done_at = null, done_reason = null"
-)

@@ -9,6 +9,27 @@ from sqlalchemy.dialects.postgresql import insert
 
 from store.tables import set_aside, turns
 
+# How many records have no row in `turns` (which has a state for each of its rows).
+_WITHOUT_ROW = text("""
+    select count(*) from set_aside a where not exists (select from turn_states s where s.turn_id = a.id)
+""")
+# Deletes the state of a turn that only says that its request could not be read.
+_REMOVE_STATE = text("""
+    delete from turn_states s
+    using turns t
+    where s.turn_id = :id and t.id = :id and t.untrainable_reason = 'unreadable'
+""")
+# Deletes that turn.
+_REMOVE_TURN = text("""
+    delete from turns where id = :id and untrainable_reason = 'unreadable'
+""")
+# Deletes the session that was made for it, unless other turns are in it.
+_REMOVE_SESSION = text("""
+    delete from sessions s
+    where s.id = :session and s.source = 'new'
+      and not exists (select from turns t where t.tenant = s.tenant and t.session_id = s.id)
+""")
+
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
@@ -43,7 +64,7 @@ def listed(connection: Connection) -> list[SetAside]:
 
 def count(connection: Connection) -> int:
     """How many requests are only here: those that have a row in `turns` are not counted."""
-    return connection.scalar(text(_ALONE)) or 0
+    return connection.scalar(_WITHOUT_ROW) or 0
 
 
 def take(connection: Connection, turn_id: UUID) -> bytes | None:
@@ -59,17 +80,5 @@ def renew(connection: Connection, turn_id: UUID, error: str) -> None:
 
 def remove_unreadable(connection: Connection, turn_id: UUID) -> None:
     """Deletes a row that only says that a request could not be read, and the session made for it."""
-    for statement in _REMOVE:
-        connection.execute(text(statement), {"id": turn_id, "session": turn_id.hex})
-
-
-_ALONE = (
-    "select count(*) from set_aside a where not exists (select from turn_states s where s.turn_id = a.id)"
-)
-_REMOVE = (
-    "delete from turn_states s using turns t"
-    " where s.turn_id = :id and t.id = :id and t.untrainable_reason = 'unreadable'",
-    "delete from turns where id = :id and untrainable_reason = 'unreadable'",
-    "delete from sessions s where s.id = :session and s.source = 'new'"
-    " and not exists (select from turns t where t.tenant = s.tenant and t.session_id = s.id)",
-)
+    for statement in (_REMOVE_STATE, _REMOVE_TURN, _REMOVE_SESSION):
+        connection.execute(statement, {"id": turn_id, "session": turn_id.hex})

@@ -17,6 +17,30 @@ from store.layout import Facts
 from store.stages import Stage
 from store.tables import turn_states, turns
 
+# Those of the ids that are turns already.
+_RECORDED = text("""
+    select id from turns where id = any(cast(:ids as uuid[]))
+""").columns(id=Uuid)
+# Makes turns scorable whose next state came, also after they were dropped for lack of one.
+_FOLLOWED = text("""
+    update turn_states s
+    set stage = 'scorable', reason = null, next_turn_id = pair.next_id, changed_at = now()
+    from unnest(cast(:turns as uuid[]), cast(:nexts as uuid[])) as pair (turn_id, next_id)
+    where s.turn_id = pair.turn_id
+      and (s.stage = 'awaiting_next' or (s.stage = 'dropped' and s.reason = 'no_next_state'))
+""")
+# Drops turns that were retried and are in no batch, and keeps them out of training.
+_ABANDON = text("""
+    with dropped as (
+        update turn_states set stage = 'dropped', reason = 'retry', changed_at = now()
+        where turn_id = any(cast(:ids as uuid[])) and stage in ('awaiting_next', 'scorable', 'scored')
+        returning turn_id
+    )
+    update turns t set trainable = false, untrainable_reason = 'retry'
+    from dropped
+    where t.id = dropped.turn_id and t.trainable
+""")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
@@ -176,21 +200,3 @@ def _values(what: Recorded, where: Place) -> dict[str, Any]:
     row.update({name: getattr(where, name) for name in _PLACE})
     row["trainable"] = what.untrainable_reason is None
     return row
-
-
-_RECORDED = text("select id from turns where id = any(cast(:ids as uuid[]))").columns(id=Uuid)
-_FOLLOWED = text(
-    "update turn_states s"
-    " set stage = 'scorable', reason = null, next_turn_id = pair.next_id, changed_at = now()"
-    " from unnest(cast(:turns as uuid[]), cast(:nexts as uuid[])) as pair (turn_id, next_id)"
-    " where s.turn_id = pair.turn_id"
-    " and (s.stage = 'awaiting_next' or (s.stage = 'dropped' and s.reason = 'no_next_state'))"
-)
-_ABANDON = text(
-    "with dropped as ("
-    "  update turn_states set stage = 'dropped', reason = 'retry', changed_at = now()"
-    "  where turn_id = any(cast(:ids as uuid[])) and stage in ('awaiting_next', 'scorable', 'scored')"
-    "  returning turn_id)"
-    " update turns t set trainable = false, untrainable_reason = 'retry'"
-    " from dropped where t.id = dropped.turn_id and t.trainable"
-)

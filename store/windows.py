@@ -7,6 +7,32 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+# Main turns of a window that may be trained and were followed, each with the turn that followed it.
+_JUDGEABLE = text("""
+    select s.turn_id, next.id
+    from turn_states s
+    join turns t on t.id = s.turn_id and t.kind = 'main' and t.trainable
+    cross join lateral (
+        select coalesce(s.next_turn_id, (
+            select c.id from turns c where c.parent_id = s.turn_id and c.kind = 'main' order by c.id limit 1
+        )) as id
+    ) as next
+    where s.turn_id >= :first and s.turn_id < :last and next.id is not null
+      and s.reason is distinct from 'sampling_truncated'
+    order by s.turn_id
+    limit :limit
+""")
+# The scores of a window's turns: from whom, the value, and the tokens of the answer.
+_GIVEN_SCORES = text("""
+    select sc.turn_id,
+           case when sc.reason = 'feedback' then 'feedback' else sc.judge || ' ' || sc.rubric end, sc.value,
+           cardinality(t.response_ids)
+    from scores sc
+    join turns t on t.id = sc.turn_id
+    where sc.turn_id >= :first and sc.turn_id < :last and sc.value is not null
+    order by sc.turn_id
+""")
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -53,22 +79,3 @@ class GivenScore(NamedTuple):
 def given_scores(connection: Connection, window: Window) -> list[GivenScore]:
     """Every score of the window's turns that is not NULL, in order of the turns."""
     return [GivenScore(*row) for row in connection.execute(_GIVEN_SCORES, window.ids)]
-
-
-_JUDGEABLE = text(
-    "select s.turn_id, next.id from turn_states s"
-    " join turns t on t.id = s.turn_id and t.kind = 'main' and t.trainable"
-    " cross join lateral (select coalesce(s.next_turn_id, ("
-    "   select c.id from turns c where c.parent_id = s.turn_id and c.kind = 'main' order by c.id limit 1)"
-    " ) as id) as next"
-    " where s.turn_id >= :first and s.turn_id < :last and next.id is not null"
-    " and s.reason is distinct from 'sampling_truncated'"
-    " order by s.turn_id limit :limit"
-)
-_GIVEN_SCORES = text(
-    "select sc.turn_id,"
-    "   case when sc.reason = 'feedback' then 'feedback' else sc.judge || ' ' || sc.rubric end, sc.value,"
-    "   cardinality(t.response_ids)"
-    " from scores sc join turns t on t.id = sc.turn_id"
-    " where sc.turn_id >= :first and sc.turn_id < :last and sc.value is not null order by sc.turn_id"
-)
