@@ -2,7 +2,7 @@
 
 A base's messages (or their beginning, to its last) and its ids (prompt and answer, or the prompt alone) must
 be the beginning of the turn's own, exactly: digests tell, so nobody reads the base's ids again. A chain of
-bases ends at the latest after EVERY turns with one that is stored whole, and never leaves its partition.
+bases ends at the latest after MAX_DEPTH turns with one that is stored whole, and never leaves its partition.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from store.body import HASH_BYTES, Body
 from store.partitions import DEFAULT_PERIOD
 from store.tables import turns
 
-EVERY = 256  # bases until a turn is stored whole: a look-up each, a millisecond or two together
+MAX_DEPTH = 256  # bases until a turn is stored whole: a look-up each, a millisecond or two together
 
 Ids = npt.NDArray[np.int32]
 
@@ -98,7 +98,7 @@ def share(own: Digests, tenant: str, period: date, candidates: Iterable[Base]) -
     removed one by one."""
     best = Shared()
     for base in candidates:
-        if not is_near(base, tenant, period) or base.depth >= EVERY:
+        if not is_near(base, tenant, period) or base.depth >= MAX_DEPTH:
             continue
         shared = Shared(base, _messages(own, base), _tokens(own, base))
         if (shared.tokens, shared.messages) > (best.tokens, best.messages):

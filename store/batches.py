@@ -23,7 +23,7 @@ from store.config_learning import (
     LossSettings,
     TrainerSettings,
 )
-from store.stages import REASONS, Stage, check_move
+from store.stages import REASONS, Stage, check_transition
 from store.tables import batches, hints, policies, samples, turn_states, turns
 
 S = TypeVar("S", bound=Section)
@@ -227,7 +227,7 @@ def move(
 ) -> None:
     """Moves turns from one stage to another. Raises ValueError for an illegal move, or where a turn was not
     at `before`: then nothing of the transaction may stay."""
-    check_move(before, after)
+    check_transition(before, after)
     statement = (
         update(turn_states)
         .where(turn_states.c.turn_id.in_(turn_ids), turn_states.c.stage == before)

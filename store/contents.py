@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from store import wire
 
 # Those of the pieces that are stored: an index look-up per piece, whatever the planner knows of the table.
-_THERE = text("""
+_STORED = text("""
     select c.tenant, c.period, c.hash
     from unnest(cast(:tenants as text[]), cast(:periods as date[]), cast(:hashes as bytea[]))
         as wanted (tenant, period, hash)
@@ -22,7 +22,7 @@ _THERE = text("""
     ) c
 """)
 # Stores pieces, but for those that another drainer has stored meanwhile.
-_KEEP = text("""
+_INSERT = text("""
     insert into contents (tenant, period, hash, body, readable, answer_id, answer_at)
     select * from unnest(
         cast(:tenants as text[]), cast(:periods as date[]), cast(:hashes as bytea[]),
@@ -49,7 +49,7 @@ def keep(connection: Connection, pieces: Iterable[Kept]) -> None:
     """Writes those that are not there yet."""
     wanted = {(each.tenant, each.period, each.hash): each for each in pieces}
     # In one order everywhere: two drainers must not wait for each other.
-    missing = sorted(wanted.keys() - _there(connection, wanted.keys()))
+    missing = sorted(wanted.keys() - _stored(connection, wanted.keys()))
     rows = [wanted[key] for key in missing]
     if rows:
         given = {
@@ -61,10 +61,10 @@ def keep(connection: Connection, pieces: Iterable[Kept]) -> None:
             "answers": wire.uuids([row.answer_id for row in rows]),
             "places": wire.integers([row.answer_at for row in rows]),
         }
-        connection.execute(_KEEP, given)
+        connection.execute(_INSERT, given)
 
 
-def _there(connection: Connection, keys: Iterable[tuple[str, date, bytes]]) -> set[tuple[str, date, bytes]]:
+def _stored(connection: Connection, keys: Iterable[tuple[str, date, bytes]]) -> set[tuple[str, date, bytes]]:
     """Asked before the bodies are sent: most of them were said before."""
     wanted = list(keys)
     given = {
@@ -72,4 +72,6 @@ def _there(connection: Connection, keys: Iterable[tuple[str, date, bytes]]) -> s
         "periods": wire.days([period for _, period, _ in wanted]),
         "hashes": wire.blobs([digest for _, _, digest in wanted]),
     }
-    return {(row[0], row[1], bytes(row[2])) for row in connection.execute(_THERE, given)} if wanted else set()
+    return (
+        {(row[0], row[1], bytes(row[2])) for row in connection.execute(_STORED, given)} if wanted else set()
+    )

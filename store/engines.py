@@ -24,7 +24,7 @@ class EngineRow:
     seen_at: datetime
 
 
-def see(
+def record(
     connection: Connection,
     url: str,
     state: State,

@@ -83,17 +83,17 @@ class Opinion:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class FeedbackCounts:
     all: int = 0
     unmatched: int = 0  # their turn has not come
 
 
-def counted(connection: Connection) -> Counted:
+def counts(connection: Connection) -> FeedbackCounts:
     """How much feedback there is; an index-only look at the table, which is small beside the turns."""
     row = connection.execute(
         select(func.count(), func.count().filter(feedback.c.turn_id.is_(None))).select_from(feedback)
     ).one()
-    return Counted(*row)
+    return FeedbackCounts(*row)
 
 
 def record(connection: Connection, rows: Iterable[Feedback]) -> None:
@@ -123,7 +123,7 @@ def opinions(connection: Connection, turn_id: UUID) -> list[Opinion]:
     return [Opinion(*row) for row in rows]
 
 
-def applied(connection: Connection, turn_ids: Sequence[UUID]) -> None:
+def mark_applied(connection: Connection, turn_ids: Sequence[UUID]) -> None:
     """What was said of these turns so far has reached their scores."""
     statement = update(feedback).where(feedback.c.turn_id.in_(turn_ids), feedback.c.applied_at.is_(None))
     connection.execute(statement.values(applied_at=func.now()))

@@ -179,7 +179,7 @@ def snapshot(connection: Connection, policy: str) -> Snapshot:
         live=_live(connection),
         recent=_recent(connection),
         last_turn_age=_last_turn_age(connection),
-        set_aside=set_aside.count(connection),
+        set_aside=set_aside.count_without_row(connection),
         published=_published(connection, policy_id),
         live_version=live_version,
         versions=_versions(connection, policy_id),

@@ -12,7 +12,7 @@ from store.bases import Base, Digests, Ids, Shared
 from store.body import HASH_BYTES, Body, Piece, digest
 from store.contents import Kept
 
-WORTH = 64  # characters
+SHORTEST_SHARED_ANSWER = 64  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _answer_digest(text: str | None) -> bytes | None:
 
     Of the text exactly, not of what a reader sees of it: the client's bytes are made of it again.
     """
-    if text is None or len(text) < WORTH:
+    if text is None or len(text) < SHORTEST_SHARED_ANSWER:
         return None
     try:
         return digest(text.encode())

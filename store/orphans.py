@@ -97,15 +97,15 @@ def missing(
     return [Orphan(**row) for row in connection.execute(_MISSING, given).mappings()]
 
 
-def since(connection: Connection, first: UUID, limit: int) -> list[Orphan]:
+def newest_since(connection: Connection, first: UUID, limit: int) -> list[Orphan]:
     """The newest of the turns from `first` on, oldest first."""
     query = select(orphans).where(orphans.c.turn_id >= first).order_by(orphans.c.turn_id.desc()).limit(limit)
     return [Orphan(**row) for row in connection.execute(query).mappings()][::-1]
 
 
-def forget(connection: Connection, before: UUID) -> None:
-    """Gives up on turns older than `before`."""
-    connection.execute(delete(orphans).where(orphans.c.turn_id < before))
+def give_up_before(connection: Connection, first: UUID) -> None:
+    """Gives up on turns older than `first`: deletes their rows."""
+    connection.execute(delete(orphans).where(orphans.c.turn_id < first))
 
 
 def messages_of(connection: Connection, turn_id: UUID) -> Any:

@@ -13,11 +13,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from store.windows import first_id
+
 Unit = Literal["day", "month"]
 
 TABLES = ("contents", "turns", "turn_states")
 DEFAULT_PERIOD = date(1970, 1, 1)  # of turns in the default partitions
-AROUND = timedelta(days=3)  # partitions are there for so long before and after now
+MARGIN = timedelta(days=3)  # partitions are there for so long before and after now
 
 _EPOCH_DAY = DEFAULT_PERIOD.toordinal()
 _DAY_MILLISECONDS = 86_400_000
@@ -35,7 +37,7 @@ _OPTIONS = {
 }
 
 # The names of the partitions of `turns`, without the default one.
-_NAMES = text("""
+_PARTITION_NAMES = text("""
     select c.relname
     from pg_inherits i
     join pg_class c on c.oid = i.inhrelid
@@ -44,71 +46,71 @@ _NAMES = text("""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Span:
-    """A partition's days: `start` belongs to it, `end` to the next."""
+class Period:
+    """A partition's days: `start` belongs to it, `end` to the next. A column `period` holds the start."""
 
     start: date
     end: date
 
 
-def period_of(turn_id: UUID, spans: Sequence[Span]) -> date:
-    """The start of the partition that holds the turn."""
+def period_of(turn_id: UUID, periods: Sequence[Period]) -> date:
+    """The first day of the partition that holds the turn, or DEFAULT_PERIOD."""
     day = date.fromordinal(_EPOCH_DAY + (turn_id.int >> 80) // _DAY_MILLISECONDS)
-    for span in spans:
-        if span.start <= day < span.end:
-            return span.start
+    for period in periods:
+        if period.start <= day < period.end:
+            return period.start
     return DEFAULT_PERIOD
 
 
-def wanted(now: datetime, unit: Unit, there: Sequence[Span]) -> list[Span]:
+def missing_periods(now: datetime, unit: Unit, existing: Sequence[Period]) -> list[Period]:
     """The partitions that turns around now lack; after a change of unit the new begins where the old ends."""
-    missing: list[Span] = []
-    day = (now.astimezone(UTC) - AROUND).date()
-    last = (now.astimezone(UTC) + AROUND).date()
+    missing: list[Period] = []
+    day = (now.astimezone(UTC) - MARGIN).date()
+    last = (now.astimezone(UTC) + MARGIN).date()
     while day <= last:
-        holder = next((span for span in there if span.start <= day < span.end), None)
+        holder = next((period for period in existing if period.start <= day < period.end), None)
         if holder is None:
-            holder = _free(_whole(day, unit), day, there)
+            holder = _unclaimed_part(_calendar_period(day, unit), day, existing)
             missing.append(holder)
         day = holder.end
     return missing
 
 
-def _whole(day: date, unit: Unit) -> Span:
+def _calendar_period(day: date, unit: Unit) -> Period:
     if unit == "day":
-        return Span(day, day + timedelta(days=1))
+        return Period(day, day + timedelta(days=1))
     start = day.replace(day=1)
-    return Span(start, (start + timedelta(days=32)).replace(day=1))
+    return Period(start, (start + timedelta(days=32)).replace(day=1))
 
 
-def _free(span: Span, day: date, there: Sequence[Span]) -> Span:
-    """The part of `span` around `day` that no partition has."""
-    start = max([span.start, *(other.end for other in there if other.end <= day)])
-    end = min([span.end, *(other.start for other in there if other.start > day)])
-    return Span(start, end)
+def _unclaimed_part(period: Period, day: date, existing: Sequence[Period]) -> Period:
+    """The part of `period` around `day` that no partition has."""
+    start = max([period.start, *(other.end for other in existing if other.end <= day)])
+    end = min([period.end, *(other.start for other in existing if other.start > day)])
+    return Period(start, end)
 
 
-def spans(connection: Connection) -> list[Span]:
-    """The partitions there are, oldest first, the default ones left out."""
-    names = connection.scalars(_NAMES)
-    return sorted(Span(*map(_date, each.split("_")[-2:])) for each in names)
+def periods(connection: Connection) -> list[Period]:
+    """Those of the partitions that exist, oldest first; not of the default ones."""
+    names = connection.scalars(_PARTITION_NAMES)
+    return sorted(Period(*map(_date, each.split("_")[-2:])) for each in names)
 
 
-def make_ahead(connection: Connection, now: datetime, unit: Unit) -> list[Span]:
+def make_ahead(connection: Connection, now: datetime, unit: Unit) -> list[Period]:
     """Makes the partitions that turns will need soon; the ones there are, afterwards.
 
     Raises:
         DBAPIError: somebody holds a table for long, or the default partition has turns of the new one's time.
     """
-    there = spans(connection)
-    missing = wanted(now, unit, there)
+    existing = periods(connection)
+    missing = missing_periods(now, unit, existing)
     if missing:
         limit_lock_waits(connection)
-    for span in missing:
+    for period in missing:
         for table in TABLES:
-            low, high = bounds(table, span)
-            _make(connection, table, name(table, span), f"for values from ('{low}') to ('{high}')")
-    return sorted([*there, *missing])
+            low, high = bounds(table, period)
+            _make(connection, table, name(table, period), f"for values from ('{low}') to ('{high}')")
+    return sorted([*existing, *missing])
 
 
 def limit_lock_waits(connection: Connection) -> None:
@@ -116,21 +118,20 @@ def limit_lock_waits(connection: Connection) -> None:
     connection.exec_driver_sql(f"set local lock_timeout = '{LOCK_TIMEOUT}'")
 
 
-def name(table: str, span: Span) -> str:
-    return f"{table}_{span.start:%Y%m%d}_{span.end:%Y%m%d}"
+def name(table: str, period: Period) -> str:
+    return f"{table}_{period.start:%Y%m%d}_{period.end:%Y%m%d}"
 
 
-def bounds(table: str, span: Span) -> tuple[str, str]:
-    """Lowest key of a span and the lowest after it, as SQL writes them."""
+def bounds(table: str, period: Period) -> tuple[str, str]:
+    """Lowest key of a period and the lowest after it, as SQL writes them."""
     if table == "contents":
-        return span.start.isoformat(), span.end.isoformat()
-    return str(first_id(span.start)), str(first_id(span.end))
+        return period.start.isoformat(), period.end.isoformat()
+    return str(first_id_of_day(period.start)), str(first_id_of_day(period.end))
 
 
-def first_id(day: date) -> UUID:
+def first_id_of_day(day: date) -> UUID:
     """The lowest id that a turn of this day can have."""
-    moment = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    return UUID(int=int(moment.timestamp() * 1000) << 80)
+    return first_id(datetime(day.year, day.month, day.day, tzinfo=UTC))
 
 
 def _make(connection: Connection, table: str, made: str, values: str) -> None:

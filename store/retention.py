@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, text
 
 from store import partitions
-from store.partitions import Span
+from store.partitions import Period
 
 #: Tables with a `turn_id` whose rows go with the turn.
 OF_TURN = ("votes", "scores", "hints", "feedback", "demonstrations", "orphans")
@@ -35,15 +35,15 @@ _DELETE_OF_DEFAULTS = (
 )
 
 
-def expired(spans: Sequence[Span], now: datetime, keep_days: int) -> list[Span]:
+def expired(periods: Sequence[Period], now: datetime, keep_days: int) -> list[Period]:
     """The partitions of which every turn is older than `keep_days`; 0 keeps all."""
     if keep_days == 0:
         return []
     oldest = (now.astimezone(UTC) - timedelta(days=keep_days)).date()
-    return [span for span in spans if span.end <= oldest]
+    return [period for period in periods if period.end <= oldest]
 
 
-def drop(connection: Connection, span: Span) -> bool:
+def drop(connection: Connection, period: Period) -> bool:
     """Drops one partition, and everything older that lies in the default ones. False: a batch that waits for
     its step has turns of it.
 
@@ -51,13 +51,13 @@ def drop(connection: Connection, span: Span) -> bool:
         DBAPIError: somebody reads the table for long.
     """
     partitions.limit_lock_waits(connection)
-    end = {"end": partitions.first_id(span.end)}
+    end = {"end": partitions.first_id_of_day(period.end)}
     if connection.scalar(_HAS_BATCHED, end):
         return False
     for statement in (_RELEASE_HINTS, *_DELETE_OF_TURN):
         connection.execute(statement, end)
     for table in partitions.TABLES:
-        connection.exec_driver_sql(f"drop table {partitions.name(table, span)}")
+        connection.exec_driver_sql(f"drop table {partitions.name(table, period)}")
     for statement in _DELETE_OF_DEFAULTS:
         connection.execute(statement, end)
     return True

@@ -62,7 +62,7 @@ def listed(connection: Connection) -> list[SetAside]:
     return [SetAside(*row) for row in connection.execute(query)]
 
 
-def count(connection: Connection) -> int:
+def count_without_row(connection: Connection) -> int:
     """How many requests are only here: those that have a row in `turns` are not counted."""
     return connection.scalar(_WITHOUT_ROW) or 0
 
@@ -73,7 +73,7 @@ def take(connection: Connection, turn_id: UUID) -> bytes | None:
     return connection.scalar(statement)
 
 
-def renew(connection: Connection, turn_id: UUID, error: str) -> None:
+def replace_error(connection: Connection, turn_id: UUID, error: str) -> None:
     """Writes down why the records could not be drained this time."""
     connection.execute(update(set_aside).where(set_aside.c.id == turn_id).values(error=error))
 

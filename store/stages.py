@@ -20,7 +20,7 @@ class Stage(StrEnum):
     DROPPED = "dropped"
 
 
-MOVES: frozenset[tuple[Stage, Stage]] = frozenset(
+TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
     {
         (Stage.AWAITING_NEXT, Stage.SCORABLE),
         (Stage.AWAITING_NEXT, Stage.DROPPED),
@@ -38,7 +38,7 @@ MOVES: frozenset[tuple[Stage, Stage]] = frozenset(
 )
 
 #: Reasons of a drop that a score takes back, wherever it comes from.
-RESCUED = frozenset({"no_next_state", "no_quorum", "abstained"})
+REASONS_THAT_A_SCORE_UNDOES = frozenset({"no_next_state", "no_quorum", "abstained"})
 
 #: What a dropped turn's reason means, in the words of `learner status`. A new reason adds its words here.
 REASONS: dict[str, str] = {
@@ -79,7 +79,7 @@ REASONS: dict[str, str] = {
 }
 
 
-def check_move(before: Stage, after: Stage) -> None:
-    """Raises ValueError for a move that MOVES does not list."""
-    if (before, after) not in MOVES:
+def check_transition(before: Stage, after: Stage) -> None:
+    """Raises ValueError for a move that TRANSITIONS does not list."""
+    if (before, after) not in TRANSITIONS:
         raise ValueError(f"a turn cannot go from {before} to {after}")

@@ -14,12 +14,12 @@ _PREFIXES = ("DUKOU_", "PG")
 #: What the defaults of settings refer to; a test holds this list and the defaults together.
 _NAMES = frozenset({"DATABASE_URL", "TAOTOKEN_API_KEY"})
 #: It says where the tests find installed software, and changes no setting.
-_KEPT = frozenset({"DUKOU_TEST_STATE"})
+_UNRELATED = frozenset({"DUKOU_TEST_STATE"})
 
 
 def changes_settings(name: str) -> bool:
     """Whether a variable of this name can change a setting or a connection to Postgres."""
-    return name not in _KEPT and (name in _NAMES or name.startswith(_PREFIXES))
+    return name not in _UNRELATED and (name in _NAMES or name.startswith(_PREFIXES))
 
 
 def without_settings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Update, and_, func, or_, select, update
 
 from store.errors import DukouError
-from store.stages import RESCUED, Stage, check_move
+from store.stages import REASONS_THAT_A_SCORE_UNDOES, Stage, check_transition
 from store.tables import turn_states, turns
 
 
@@ -111,7 +111,7 @@ def rescue(connection: Connection, turn_ids: Sequence[UUID]) -> None:
     """
     states = turn_states.c
     waits = states.stage.in_((Stage.AWAITING_NEXT, Stage.SCORABLE))
-    unjudged = and_(states.stage == Stage.DROPPED, states.reason.in_(RESCUED))
+    unjudged = and_(states.stage == Stage.DROPPED, states.reason.in_(REASONS_THAT_A_SCORE_UNDOES))
     statement = (
         update(turn_states)
         .where(states.turn_id.in_(turn_ids), or_(waits, unjudged))
@@ -137,7 +137,7 @@ def finish(connection: Connection, claim: Claim, after: Stage, reason: str | Non
         ClaimLostError: another process has taken the turn.
         ValueError: no such move.
     """
-    check_move(Stage.SCORABLE, after)
+    check_transition(Stage.SCORABLE, after)
     statement = _fenced(claim).values(
         stage=after, reason=reason, lease_owner=None, lease_until=None, changed_at=func.now()
     )

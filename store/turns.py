@@ -167,13 +167,13 @@ def _laid(
     connection: Connection, rows: Sequence[tuple[Recorded, Place]]
 ) -> tuple[list[dict[str, Any]], list[Kept]]:
     """The rows as they are stored, and the contents that they point to."""
-    spans = partitions.spans(connection)
+    periods = partitions.periods(connection)
     here = {what.id for what, _ in rows}
     known = bases.find(connection, [one for row in rows for one in _begins_with(*row) if one not in here])
     values: list[dict[str, Any]] = []
     kept: list[Kept] = []
     for what, where in rows:
-        period = partitions.period_of(what.id, spans)
+        period = partitions.period_of(what.id, periods)
         facts = Facts(
             what.id, what.tenant, period, what.body, what.prompt_ids, what.response_ids, what.response_text
         )

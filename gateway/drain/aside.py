@@ -79,7 +79,7 @@ def _again(database: Engine, turn_id: UUID, policy_id: int, config: Config) -> R
             raise
         said = faults.words_of(error)
         with database.begin() as connection:
-            set_aside.renew(connection, turn_id, said)
+            set_aside.replace_error(connection, turn_id, said)
         return Result(turn_id, said)
     return Result(turn_id, None)
 

@@ -62,8 +62,8 @@ def repair(connection: Connection, waiting: Sequence[Orphan]) -> int:
 
 def sweep(connection: Connection, now: datetime) -> None:
     """A second look at new orphans, for two drainers may have written parent and child at the same moment."""
-    repair(connection, orphans.since(connection, _first_id(now - YOUNG), SWEPT))
-    orphans.forget(connection, _first_id(now - PATIENCE))
+    repair(connection, orphans.newest_since(connection, _first_id(now - YOUNG), SWEPT))
+    orphans.give_up_before(connection, _first_id(now - PATIENCE))
 
 
 def _first_id(moment: datetime) -> UUID:

@@ -33,13 +33,13 @@ class Upkeep:
         moment = datetime.fromtimestamp(now, UTC)
         try:
             with database.begin() as connection:
-                spans = partitions.make_ahead(connection, moment, self.storage.partition)
-            for span in retention.expired(spans, moment, self.storage.keep_days):
+                periods = partitions.make_ahead(connection, moment, self.storage.partition)
+            for period in retention.expired(periods, moment, self.storage.keep_days):
                 with database.begin() as connection:
-                    dropped = retention.drop(connection, span)
+                    dropped = retention.drop(connection, period)
                 if not dropped:
                     break  # the next are younger
-                _log.info("turns from %s to %s were dropped: storage.keep_days", span.start, span.end)
+                _log.info("turns from %s to %s were dropped: storage.keep_days", period.start, period.end)
         except DBAPIError as error:
             if not isinstance(error.orig, psycopg.errors.LockNotAvailable | psycopg.errors.CheckViolation):
                 raise

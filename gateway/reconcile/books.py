@@ -134,7 +134,7 @@ class Books:
         """Not kept while Postgres is away: it would be old news."""
         verified = route.low if route.low == route.high else None
         self._try(
-            lambda connection: engines.see(
+            lambda connection: engines.record(
                 connection,
                 url,
                 route.state,

@@ -76,4 +76,4 @@ def _score(connection: Connection, said: dict[UUID, list[Opinion]]) -> None:
         if corrected is not None:
             demonstrations.record(connection, turn_id, "feedback", corrected)
     states.rescue(connection, scored)
-    feedback.applied(connection, list(said))
+    feedback.mark_applied(connection, list(said))

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from store import calls, feedback, spending
 from store.calls import OutcomeCount
 from store.config_learning import JudgeSettings
-from store.feedback import Counted
+from store.feedback import FeedbackCounts
 from store.spending import Caps, Costs
 
 HOURS = 24
@@ -22,7 +22,7 @@ class Judging:
     today: Costs
     ever: Costs
     caps: Caps
-    feedback: Counted
+    feedback: FeedbackCounts
 
 
 def caps_of(judge: JudgeSettings) -> Caps:
@@ -33,7 +33,7 @@ def caps_of(judge: JudgeSettings) -> Caps:
 def look(connection: Connection, caps: Caps) -> Judging:
     today = spending.spent(connection, datetime.now(UTC).date())
     outcomes = tuple(calls.lately(connection, HOURS))
-    return Judging(outcomes, today, spending.spent(connection), caps, feedback.counted(connection))
+    return Judging(outcomes, today, spending.spent(connection), caps, feedback.counts(connection))
 
 
 def text(judging: Judging) -> str:

@@ -56,7 +56,7 @@ def stop(state: Path) -> None:
     if not (home / "data" / "postmaster.pid").exists():
         return
     with _lock(home):
-        _forget_stale_pid(home / "data")
+        _remove_stale_pid_file(home / "data")
         if (home / "data" / "postmaster.pid").exists():
             _stop(home / "data")
         socket_folder.sweep(home)
@@ -133,13 +133,13 @@ def _start(home: Path) -> None:
     command = [folder / "pg_ctl", "start", "-D", data, "-l", log, "-w", "-t", str(_READY_SECONDS)]
     deadline = time.monotonic() + _READY_SECONDS
     while True:
-        _forget_stale_pid(data)
+        _remove_stale_pid_file(data)
         began = log.stat().st_size
         started = account.run(command, needs=(data, log, sockets, folder / "postgres"))
         if started.returncode == 0 or _answers(home, "postgres"):
             return
         said = _since(log, began)
-        if not _is_passing(said) or time.monotonic() > deadline:
+        if not _is_transient(said) or time.monotonic() > deadline:
             raise EmbeddedError(f"PostgreSQL did not start; {log} says:\n{(said or started.stdout).strip()}")
         time.sleep(_PAUSE)
 
@@ -186,7 +186,7 @@ def _since(log: Path, offset: int) -> str:
         return file.read().decode(errors="replace")
 
 
-def _is_passing(said: str) -> bool:
+def _is_transient(said: str) -> bool:
     """Whether a failed start may succeed by waiting: what a killed server left is still going away."""
     return any(
         sign in said
@@ -199,7 +199,7 @@ def _is_passing(said: str) -> bool:
     )
 
 
-def _forget_stale_pid(data: Path) -> None:
+def _remove_stale_pid_file(data: Path) -> None:
     """Removes a pid file whose process is another program by now: after a reboot pids come again."""
     works_in = _working_folder(data)
     if works_in is not None and works_in != data:

@@ -17,7 +17,7 @@ def insert_turn(connection: Connection, **row: Any) -> None:
     said = {name: row.pop(name) for name in ("messages", "tools") if name in row}
     body = row.pop("request_body", None) or json.dumps(said).encode()
     ids = {name: np.array(row[name], np.int32) for name in ("prompt_ids", "response_ids") if name in row}
-    period = partitions.period_of(row["id"], partitions.spans(connection))
+    period = partitions.period_of(row["id"], partitions.periods(connection))
     facts = Facts(
         row["id"], row["tenant"], period, read(body)[1], ids.get("prompt_ids"), ids.get("response_ids"), None
     )

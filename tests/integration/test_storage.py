@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from store import bases, forget, partitions, retention
-from store.partitions import Span
+from store.partitions import Period
 from store.stages import Stage
 from tests.fakes.ferry import START, Ferry
 from tests.fakes.spooled import assistant, reply_meta, request_meta, turn_id, user
@@ -61,9 +61,9 @@ def view(db: Engine, columns: str) -> list[Any]:
         return list(connection.execute(text(f"select {columns} from turn order by id")))
 
 
-@pytest.mark.parametrize("every", [bases.EVERY, 2, 0])
+@pytest.mark.parametrize("every", [bases.MAX_DEPTH, 2, 0])
 def test_a_conversation_reads_back_whole_however_it_is_cut(ferry, db, monkeypatch, every):
-    monkeypatch.setattr(bases, "EVERY", every)
+    monkeypatch.setattr(bases, "MAX_DEPTH", every)
     told = conversation(ferry, 5)
     ferry.drain()
     rows = view(db, "id, turn_request_body(id), prompt_ids, messages, tools")
@@ -162,7 +162,7 @@ def test_at_a_partitions_border_a_turn_is_stored_whole(ferry, db):
             text("select parent_id, base_id from turns order by id desc limit 1")
         ).one()
         assert (parent, base) == (before[1][0], None)
-        oldest = partitions.spans(connection)[0]
+        oldest = partitions.periods(connection)[0]
         assert oldest.start <= moment.date() < oldest.end
         assert retention.drop(connection, oldest)
     [row] = view(db, "messages, prompt_ids, turn_request_body(id)")
@@ -182,24 +182,26 @@ def test_a_turn_of_a_wrong_clock_is_stored_and_stands_alone(ferry, db):
 
 
 def test_old_turns_go_with_everything_of_theirs(db):
-    month = Span(date(1970, 2, 1), date(1970, 3, 1))
+    month = Period(date(1970, 2, 1), date(1970, 3, 1))
     with db.begin() as connection:
         partitions.make_ahead(connection, datetime(1970, 2, 15, tzinfo=UTC), "month")
-        number = (partitions.first_id(date(1970, 2, 2)).int >> 80) + 1
+        number = (partitions.first_id_of_day(date(1970, 2, 2)).int >> 80) + 1
         old = add_turn(connection, number, Stage.SCORED, score=1.0)
         young = add_turn(connection, number + int(60 * DAY * 1000), Stage.SCORED, score=1.0)
         assert retention.drop(connection, month)
         for table, column in (("turns", "id"), ("turn_states", "turn_id"), ("scores", "turn_id")):
             assert list(connection.scalars(text(f"select {column} from {table}"))) == [young]
         assert old != young
-        assert partitions.spans(connection) == []
+        assert partitions.periods(connection) == []
 
 
 def test_a_batch_that_waits_keeps_its_turns(db):
-    month = Span(date(1970, 2, 1), date(1970, 3, 1))
+    month = Period(date(1970, 2, 1), date(1970, 3, 1))
     with db.begin() as connection:
         partitions.make_ahead(connection, datetime(1970, 2, 15, tzinfo=UTC), "month")
-        turn = add_turn(connection, (partitions.first_id(date(1970, 2, 2)).int >> 80) + 1, Stage.BATCHED)
+        turn = add_turn(
+            connection, (partitions.first_id_of_day(date(1970, 2, 2)).int >> 80) + 1, Stage.BATCHED
+        )
         connection.execute(
             text(
                 "insert into policies (name, scope, base_model) values ('p', 'global', 'm');"
@@ -241,11 +243,11 @@ def test_a_table_that_is_in_use_is_left_for_a_minute(ferry, db, monkeypatch):
         holder.execute(text("lock table turns_default in access share mode"))
         ferry.drainer = ferry.new_drainer()
         ferry.drain()
-        assert len(partitions.spans(holder)) == 1
+        assert len(partitions.periods(holder)) == 1
     ferry.clock += 61
     ferry.drain()
     with db.connect() as connection:
-        assert len(partitions.spans(connection)) == 2
+        assert len(partitions.periods(connection)) == 2
 
 
 def test_a_forgotten_tenants_text_is_nowhere(ferry, db):

@@ -89,7 +89,12 @@ def test_a_turn_without_ids_is_no_base_for_ids() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"depth": bases.EVERY}, {"period": date(2026, 4, 1)}, {"tenant": "other"}, {"period": DEFAULT_PERIOD}],
+    [
+        {"depth": bases.MAX_DEPTH},
+        {"period": date(2026, 4, 1)},
+        {"tenant": "other"},
+        {"period": DEFAULT_PERIOD},
+    ],
 )
 def test_a_base_is_near_and_not_too_deep(changes: dict[str, object]) -> None:
     facts = turn(2, 3, [1, 2, 3, 4])

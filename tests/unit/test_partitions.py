@@ -3,10 +3,10 @@
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
-from store.partitions import DEFAULT_PERIOD, Span, first_id, period_of, wanted
+from store.partitions import DEFAULT_PERIOD, Period, first_id_of_day, missing_periods, period_of
 from store.retention import expired
 
-MAY, JUNE = Span(date(2026, 5, 1), date(2026, 6, 1)), Span(date(2026, 6, 1), date(2026, 7, 1))
+MAY, JUNE = Period(date(2026, 5, 1), date(2026, 6, 1)), Period(date(2026, 6, 1), date(2026, 7, 1))
 
 
 def at(day: date, hour: int = 12) -> datetime:
@@ -14,30 +14,30 @@ def at(day: date, hour: int = 12) -> datetime:
 
 
 def test_a_month_is_there_before_its_first_turn() -> None:
-    assert wanted(at(date(2026, 5, 15)), "month", []) == [MAY]
-    assert wanted(at(date(2026, 5, 28)), "month", [MAY]) == []
-    assert wanted(at(date(2026, 5, 29)), "month", [MAY]) == [JUNE]
+    assert missing_periods(at(date(2026, 5, 15)), "month", []) == [MAY]
+    assert missing_periods(at(date(2026, 5, 28)), "month", [MAY]) == []
+    assert missing_periods(at(date(2026, 5, 29)), "month", [MAY]) == [JUNE]
 
 
 def test_days_reach_three_days_back_and_ahead() -> None:
-    spans = wanted(at(date(2026, 5, 15)), "day", [])
+    spans = missing_periods(at(date(2026, 5, 15)), "day", [])
     assert [span.start.day for span in spans] == [12, 13, 14, 15, 16, 17, 18]
     assert all(span.end - span.start == timedelta(days=1) for span in spans)
 
 
 def test_a_change_of_unit_takes_what_is_free() -> None:
-    days = [Span(date(2026, 5, day), date(2026, 5, day + 1)) for day in range(12, 19)]
-    after = wanted(at(date(2026, 5, 17)), "month", days)
-    assert after == [Span(date(2026, 5, 19), date(2026, 6, 1))]
-    back = wanted(at(date(2026, 5, 15)), "day", [MAY])
+    days = [Period(date(2026, 5, day), date(2026, 5, day + 1)) for day in range(12, 19)]
+    after = missing_periods(at(date(2026, 5, 17)), "month", days)
+    assert after == [Period(date(2026, 5, 19), date(2026, 6, 1))]
+    back = missing_periods(at(date(2026, 5, 15)), "day", [MAY])
     assert back == []
 
 
 def test_a_turn_belongs_to_the_partition_of_the_time_in_its_id() -> None:
-    last_of_may = UUID(int=first_id(JUNE.start).int - 1)
+    last_of_may = UUID(int=first_id_of_day(JUNE.start).int - 1)
     assert period_of(last_of_may, [MAY, JUNE]) == MAY.start
-    assert period_of(first_id(JUNE.start), [MAY, JUNE]) == JUNE.start
-    assert period_of(first_id(JUNE.end), [MAY, JUNE]) == DEFAULT_PERIOD
+    assert period_of(first_id_of_day(JUNE.start), [MAY, JUNE]) == JUNE.start
+    assert period_of(first_id_of_day(JUNE.end), [MAY, JUNE]) == DEFAULT_PERIOD
 
 
 def test_a_partition_goes_when_its_youngest_turn_is_old_enough() -> None:

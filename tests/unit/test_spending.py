@@ -2,7 +2,7 @@ import pytest
 
 from learner.status.judging import Judging, text
 from store.calls import is_fault, of_channel
-from store.feedback import Counted
+from store.feedback import FeedbackCounts
 from store.spending import Caps, Costs, reached
 
 
@@ -61,4 +61,4 @@ def test_a_channels_fault_is_told_from_one_of_the_question():
     ],
 )
 def test_a_price_that_nobody_knows_is_not_shown_as_nothing(spent, words):
-    assert words in text(Judging((), spent, spent, Caps(), Counted()))
+    assert words in text(Judging((), spent, spent, Caps(), FeedbackCounts()))

@@ -110,7 +110,7 @@ def test_folders_stay_as_long_as_their_version_may_be_served(db: Engine) -> None
         for number in (2, 3, 5):
             publishing.publish(connection, policy, number)
         publishing.try_out(connection, policy, 6, 0.1)
-        engines.see(connection, "http://slow", "ready", reason=None, version=1, dialect="sglang")
+        engines.record(connection, "http://slow", "ready", reason=None, version=1, dialect="sglang")
         # 1: on an engine; 3: to go back to; 5: live; 6: on trial; 7: training goes on from it
         assert publishing.in_use(connection, policy) == {1, 3, 5, 6, 7}
 
