@@ -149,7 +149,7 @@ class Drainer:
             return
         try:
             outcome = self._record(database, items)
-        except Exception as error:
+        except Exception as error:  # one record's fault, or raised again
             if len(items) == 1:
                 self._refuse(database, items[0].pair, error)
                 return
@@ -168,7 +168,7 @@ class Drainer:
                 said = feedback.read(self.reader.load(pair)[0])
                 with database.begin() as connection:
                     feedback.write(connection, [said])
-            except Exception as error:
+            except Exception as error:  # that record's fault, or raised again by `_refuse`
                 self._refuse(database, pair, error)
             else:
                 self._settled.append(pair.id)
@@ -212,7 +212,7 @@ class Drainer:
             with database.begin() as connection:
                 set_aside.put(connection, draft.asked.id, said, self.reader.raw(pair))
                 record(connection, [draft], lambda _: False, max_turns=1, now=draft.asked.started_at)
-        except Exception as refused:
+        except Exception as refused:  # the record is only set aside, or an error is raised again
             if faults.fault_of(refused) is Fault.SERVICE:
                 raise
             if faults.fault_of(error) is not Fault.RECORD:

@@ -53,11 +53,11 @@ def parse(inbound: Inbound) -> ParsedRequest:
     problem: Exception | None = None
     try:
         body = capture.parse(inbound.body)
-    except Exception as error:
+    except Exception as error:  # whatever it is: `check` raises it, once the turn can be recorded
         problem = error
     try:  # a request whose body is unreadable has headers all the same
         stated = identity.identify(inbound.path_session, inbound.headers, body)
-    except Exception as error:
+    except Exception as error:  # likewise
         problem = error
     return ParsedRequest(inbound, body, stated, problem)
 

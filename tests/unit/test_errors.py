@@ -136,3 +136,14 @@ def test_a_wrong_configuration_ends_the_gateway_in_words(tmp_path, capsys):
     file.write_text("[gateway]\nprot = 1\n")
     assert gateway_cli.main(["drain", "--config", str(file)]) == 2
     assert "gateway.port" in capsys.readouterr().err
+
+
+def test_every_handler_of_any_error_says_why_it_is_one():
+    lines = [
+        (path, line)
+        for path, _ in sources()
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*except( \(?(Base)?Exception\b.*)?:", line)
+    ]
+    assert len(lines) >= 10
+    assert [(path.name, line.strip()) for path, line in lines if "  # " not in line] == []
