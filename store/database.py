@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, OperationalError
 
 from store import arrays
 from store.config_model import Config
-from store.errors import DatabaseError
+from store.postgres_errors import (
+    PostgresUnreachableError,
+    SchemaError,
+    TableLockedError,
+    UnusableUrlError,
+    place_of,
+    unreachable_line,
+)
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DRIVER = "postgresql+psycopg"
@@ -27,22 +34,6 @@ _REVISION = text("select version_num from alembic_version")
 
 # It tells of every plugin of its own that it loads, at each start of a process that looks at the schema.
 logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
-
-
-class UnusableUrlError(DatabaseError):
-    """The database URL does not parse, or is of another database than Postgres."""
-
-
-class PostgresUnreachableError(DatabaseError):
-    """No server answers, or it refuses the connection."""
-
-
-class SchemaError(DatabaseError):
-    """The schema is missing or older than this code."""
-
-
-class TableLockedError(DatabaseError):
-    """A migration could not get a table's lock in time."""
 
 
 class JsonText(bytes):
@@ -111,20 +102,14 @@ def check(connected: Engine) -> None:
             exists = inspect(connection).has_table("alembic_version")
             found = connection.scalar(_REVISION) if exists else None
     except OperationalError as error:
-        raise PostgresUnreachableError(unreachable(connected.url, error)) from None
+        raise PostgresUnreachableError(unreachable_line(connected.url, error)) from None
     if found is None:
-        raise SchemaError(f"{_place(connected.url)} has no Dukou tables: run `alembic upgrade head`")
+        raise SchemaError(f"{place_of(connected.url)} has no Dukou tables: run `alembic upgrade head`")
     if found in known[1:]:
         raise SchemaError(
-            f"{_place(connected.url)} is at migration {found}, this code needs {known[0]}: "
+            f"{place_of(connected.url)} is at migration {found}, this code needs {known[0]}: "
             "run `alembic upgrade head`"
         )
-
-
-def unreachable(where: URL, error: OperationalError) -> str:
-    """What a failed connection means, without the password."""
-    said = str(error.orig).strip().splitlines()
-    return f"Postgres at {_place(where)} cannot be used: {said[-1] if said else 'no answer'}"
 
 
 def upgrade(where: str) -> None:
@@ -145,7 +130,7 @@ def upgrade(where: str) -> None:
             raise TableLockedError(
                 "a long transaction holds a table that a migration changes: nothing was changed, try again"
             ) from error
-        raise PostgresUnreachableError(unreachable(make_url(where), error)) from None
+        raise PostgresUnreachableError(unreachable_line(make_url(where), error)) from None
 
 
 def _revisions() -> list[str]:
@@ -159,11 +144,6 @@ def _alembic() -> Any:
     from alembic.config import Config as AlembicConfig
 
     return AlembicConfig(str(_ROOT / "alembic.ini"))
-
-
-def _place(where: URL) -> str:
-    host = where.host or where.query.get("host") or "the default socket"
-    return f"{host}{f':{where.port}' if where.port else ''}/{where.database or ''}"
 
 
 def _to_json(value: Any) -> bytes:

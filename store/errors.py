@@ -9,10 +9,10 @@ handler of errors catches it.
         ExpansionError                 store.config_expand: a ${REFERENCE} in a setting is wrong
         DatabaseError                  store.errors: Postgres cannot be used now
             EmbeddedError              store.embedded.binaries: the embedded Postgres cannot run here
-            PostgresUnreachableError   store.database: no server answers
-            SchemaError                store.database: the tables are missing or too old
-            TableLockedError           store.database: a migration could not lock a table in time
-            UnusableUrlError           store.database: the database URL is wrong
+            PostgresUnreachableError   store.postgres_errors: no server answers
+            SchemaError                store.postgres_errors: the tables are missing or too old
+            TableLockedError           store.postgres_errors: a migration could not lock a table in time
+            UnusableUrlError           store.postgres_errors: the database URL is wrong
         ClaimLostError                 store.states: another scorer has the turn
         LeaseLostError                 store.leases: another process has the lease
         BadProbeError                  store.versions: a version's probe is malformed, or unfit for an engine

@@ -1,9 +1,26 @@
-"""What an error of Postgres means, in a line for a person: what we wait for and why. Pure."""
+"""The errors of Postgres, and each of them as a line for a person: what we wait for and why. Pure."""
 
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy import URL
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
-from store.database import SchemaError
 from store.errors import DatabaseError
+
+
+class UnusableUrlError(DatabaseError):
+    """The database URL does not parse, or is of another database than Postgres."""
+
+
+class PostgresUnreachableError(DatabaseError):
+    """No server answers, or it refuses the connection."""
+
+
+class SchemaError(DatabaseError):
+    """The schema is missing or older than this code."""
+
+
+class TableLockedError(DatabaseError):
+    """A migration could not get a table's lock in time."""
+
 
 #: What is raised while Postgres cannot be used: by Dukou, and by the driver.
 POSTGRES_ERRORS = (DatabaseError, DBAPIError)
@@ -17,6 +34,21 @@ def line_of(error: BaseException) -> str:
     """
     lines = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def unreachable_line(where: URL, error: OperationalError) -> str:
+    """The line of a connection that failed, with where to and without the password.
+
+    The driver's last line is kept: where a name has several addresses, it is about the last one tried.
+    """
+    lines = str(error.orig).strip().splitlines()
+    return f"Postgres at {place_of(where)} cannot be used: {lines[-1] if lines else 'no answer'}"
+
+
+def place_of(where: URL) -> str:
+    """host:port/database."""
+    host = where.host or where.query.get("host") or "the default socket"
+    return f"{host}{f':{where.port}' if where.port else ''}/{where.database or ''}"
 
 
 def missing_part(error: BaseException) -> str | None:

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from store import partitions, retention
 from store.config_serving import Storage
+from store.postgres_errors import line_of
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Upkeep:
         except DBAPIError as error:
             if not isinstance(error.orig, psycopg.errors.LockNotAvailable | psycopg.errors.CheckViolation):
                 raise
-            _log.warning("partitions are left as they are for a minute: %s", str(error.orig).strip())
+            _log.warning("partitions are left as they are for a minute: %s", line_of(error))
             self._next = now + AGAIN
         else:
             self._next = now + EVERY

@@ -218,5 +218,5 @@ class Books:
             with database.begin() as connection:
                 self._unwritten[0](connection)
         except IntegrityError as error:  # its policy or version is gone: no later try can mend that
-            _log.error("could not be written: %s", str(error.orig).strip())
+            _log.error("could not be written: %s", line_of(error))
         self._unwritten.popleft()

@@ -14,7 +14,7 @@ from alembic.util import CommandError
 from sqlalchemy import Engine, inspect, text
 
 from store import database, partitions
-from store.database import PostgresUnreachableError, SchemaError, TableLockedError
+from store.postgres_errors import PostgresUnreachableError, SchemaError, TableLockedError
 from store.tables import metadata
 
 ROOT = Path(__file__).resolve().parents[2]

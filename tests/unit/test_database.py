@@ -9,7 +9,8 @@ from sqlalchemy.exc import OperationalError
 from store import database
 from store.config_model import Config
 from store.config_serving import Database
-from store.database import JsonText, UnusableUrlError
+from store.database import JsonText
+from store.postgres_errors import UnusableUrlError, unreachable_line
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg", "postgresql+asyncpg"])
@@ -35,7 +36,7 @@ def test_a_configured_url_is_used_and_no_server_is_started() -> None:
 
 def test_an_unreachable_server_is_told_by_place_and_cause_without_the_password() -> None:
     error = OperationalError("select 1", None, ConnectionRefusedError("connection refused"))
-    said = database.unreachable(make_url("postgresql://u:secret@db.example:6432/chat"), error)
+    said = unreachable_line(make_url("postgresql://u:secret@db.example:6432/chat"), error)
     assert said == "Postgres at db.example:6432/chat cannot be used: connection refused"
 
 

@@ -13,7 +13,7 @@ from learner.board import Board
 from learner.loop import Loop
 from learner.status.facts import StatusFacts
 from learner.stop import Stop
-from store.database import PostgresUnreachableError, SchemaError
+from store.postgres_errors import PostgresUnreachableError, SchemaError
 from tests.fakes.facts import QUIET, SETTINGS
 
 QUIET_FACTS = StatusFacts(SETTINGS, QUIET)

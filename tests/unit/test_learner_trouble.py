@@ -2,8 +2,8 @@ import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from learner.trouble import backoff, diagnose
-from store.database import PostgresUnreachableError, SchemaError
 from store.embedded import EmbeddedError
+from store.postgres_errors import PostgresUnreachableError, SchemaError
 
 
 @pytest.mark.parametrize(
