@@ -37,12 +37,8 @@ def line_of(error: BaseException) -> str:
 
 
 def unreachable_line(where: URL, error: OperationalError) -> str:
-    """The line of a connection that failed, with where to and without the password.
-
-    The driver's last line is kept: where a name has several addresses, it is about the last one tried.
-    """
-    lines = str(error.orig).strip().splitlines()
-    return f"Postgres at {place_of(where)} cannot be used: {lines[-1] if lines else 'no answer'}"
+    """The line of a connection that failed, with where to and without the password."""
+    return f"Postgres at {place_of(where)} cannot be used: {line_of(error)}"
 
 
 def place_of(where: URL) -> str:

@@ -35,7 +35,8 @@ def test_a_configured_url_is_used_and_no_server_is_started() -> None:
 
 
 def test_an_unreachable_server_is_told_by_place_and_cause_without_the_password() -> None:
-    error = OperationalError("select 1", None, ConnectionRefusedError("connection refused"))
+    told = "connection refused\n\tIs the server running on that host?"
+    error = OperationalError("select 1", None, ConnectionRefusedError(told))
     said = unreachable_line(make_url("postgresql://u:secret@db.example:6432/chat"), error)
     assert said == "Postgres at db.example:6432/chat cannot be used: connection refused"
 
