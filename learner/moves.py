@@ -11,7 +11,7 @@ from store.config_model import Config
 from store.publishing import Pointers
 from store.versions import Version
 
-FOLLOWS = "the gateway's reconciler brings the engines to it"
+RECONCILER_FOLLOWS = "the gateway's reconciler brings the engines to it"
 
 
 def run(config: Config, arguments: argparse.Namespace) -> int:
@@ -37,12 +37,12 @@ def _publish(connection: Connection, policy_id: int, arguments: argparse.Namespa
         version = publishing.try_out(connection, policy_id, arguments.version, arguments.share)
         return f"version {version} is on trial for {arguments.share:.0%} of the sessions"
     version = publishing.publish(connection, policy_id, arguments.version)
-    return f"version {version} is live: {FOLLOWS}"
+    return f"version {version} is live: {RECONCILER_FOLLOWS}"
 
 
 def _rollback(connection: Connection, policy_id: int, arguments: argparse.Namespace, config: Config) -> str:
     version = publishing.rollback(connection, policy_id, arguments.to, arguments.because)
-    return f"version {version} is live again: {FOLLOWS}, and training goes on from it"
+    return f"version {version} is live again: {RECONCILER_FOLLOWS}, and training goes on from it"
 
 
 def _pin(connection: Connection, policy_id: int, arguments: argparse.Namespace, config: Config) -> str:

@@ -18,9 +18,9 @@ from store.config_model import Config
 from store.windows import Window
 
 
-def moment(said: str) -> datetime:
-    """An ISO date or time; UTC where it names no zone. For argparse: raises ValueError."""
-    found = datetime.fromisoformat(said)
+def moment(text: str) -> datetime:
+    """Parses an ISO date or time, in UTC where it names no zone. Raises ValueError, as argparse expects."""
+    found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -46,7 +46,7 @@ def rescore(config: Config, arguments: argparse.Namespace) -> int:
 
 
 def calibrate(config: Config, arguments: argparse.Namespace) -> int:
-    """Prints how far judges agree with people and with each other."""
+    """Prints how far judges agree with feedback and with each other. Returns the exit status."""
     engine = _connected(config)
     with engine.connect() as connection:
         scores = windows.given_scores(connection, Window(arguments.since, arguments.until))

@@ -1,4 +1,4 @@
-"""Stopping at once, and the clock that every delay of the learner runs on."""
+"""Stopping on a signal, at once where work may be interrupted; and the clock behind the learner's delays."""
 
 import signal
 import time
@@ -10,16 +10,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds that only grow, and waiting; tests bring their own."""
+    """A monotonic clock that can wait; tests supply their own."""
 
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """Seconds since some fixed moment."""
+        ...
 
     def wait(self, event: Event, seconds: float) -> bool:
-        """Waits until the event is set or the time is over; True where it is set."""
+        """Waits until the event is set or the seconds have passed; True where it is set."""
         ...
 
 
 class SystemClock:
+    """The clock of this machine."""
+
     def now(self) -> float:
         return time.monotonic()
 
@@ -28,14 +32,14 @@ class SystemClock:
 
 
 class Abandoned(BaseException):
-    """The work in hand was given up because the process stops.
+    """Raised in work that is interrupted because the process stops.
 
-    Not an Exception: nothing between the signal and the loop may take it for a fault and go on.
+    Not an Exception, so that no handler between the signal and the loop takes it for a fault and goes on.
     """
 
 
 class Stop:
-    """Whether to stop. Signals set it; work inside `abandonable` is interrupted by them."""
+    """A request to stop, made by SIGTERM or SIGINT, which also interrupts work inside `abandonable`."""
 
     def __init__(self) -> None:
         self.event = Event()
@@ -50,9 +54,12 @@ class Stop:
 
     @contextmanager
     def abandonable(self) -> Iterator[None]:
-        """Main thread only. What runs here must be as safe to interrupt as to kill: it is replayed.
+        """Lets a signal interrupt the block. Main thread only.
 
-        Raises Abandoned at the next bytecode after a signal, or at once where a stop was asked before.
+        The block must be as safe to interrupt as the process is to kill: its work is replayed.
+
+        Raises:
+            Abandoned: at the next bytecode after a signal, or at once where a stop was requested before.
         """
         self._abandonable = True
         try:
@@ -64,7 +71,7 @@ class Stop:
 
     @contextmanager
     def listen(self) -> Iterator[None]:
-        """SIGTERM and SIGINT ask for a stop; a second one has its ordinary effect."""
+        """Makes SIGTERM and SIGINT request a stop within the block; a second one has its default effect."""
         before = {
             number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
         }
