@@ -22,7 +22,7 @@ from gateway.drain import faults, feedback, relink, unreadable
 from gateway.drain.assemble import Draft, assemble
 from gateway.drain.faults import Fault
 from gateway.drain.record import Outcome, record
-from gateway.drain.report import BEAT, Report
+from gateway.drain.report import REPORT_SECONDS, DrainerReport
 from gateway.drain.upkeep import Upkeep
 from gateway.spool.reader import Pair, SpoolReader
 from store import policies, processes, sessions, set_aside
@@ -250,11 +250,11 @@ class Drainer:
         """Requests that ended and are not written."""
         return [*self._ready, *(item.pair for item in self._waiting.values())]
 
-    def report(self, at: float, trouble: str | None = None) -> Report:
+    def report(self, at: float, trouble: str | None = None) -> DrainerReport:
         """Where the drainer stands; `trouble` is why nothing can be written just now."""
         moment = datetime.fromtimestamp(at, UTC)
         came = [unreadable.time_of(pair.id, moment) for pair in self._late()]
-        return Report(
+        return DrainerReport(
             at=at,
             oldest=min((known.timestamp() for known in came if known is not None), default=None),
             advanced_at=self.advanced_at,
@@ -272,7 +272,7 @@ class Drainer:
     def _beat(self, database: Engine) -> None:
         """Says in Postgres that the drainer lives; before the work that may fail, so that this is seen."""
         now = self.now()
-        if now - self._beat_at < BEAT:
+        if now - self._beat_at < REPORT_SECONDS:
             return
         detail = {
             "in_flight": self.reader.waiting,

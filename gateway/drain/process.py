@@ -48,11 +48,12 @@ def main(config: Config) -> None:
     while not stop.is_set():
         with only_drainer(folder) as is_alone:
             if is_alone:
-                told = StatePaths.for_config(config).metrics / report.FILE
+                path = StatePaths.for_config(config).metrics / report.FILE_NAME
                 # A drainer that dies again and again does not advance, however young each of them is.
-                before = (report.read(told) or {}).get("advanced_at", 0.0)
-                drainer = Drainer(config, SpoolReader(folder), advanced_at=before)
-                reporter = Reporter(told, drainer.now)
+                last = report.read(path)
+                advanced_at = (last and last.advanced_at) or 0.0
+                drainer = Drainer(config, SpoolReader(folder), advanced_at=advanced_at)
+                reporter = Reporter(path, drainer.now)
                 run(drainer, lambda: connect(config), stop, reporter=reporter)
             else:
                 _log.info("another drainer has %s: standing by", folder)

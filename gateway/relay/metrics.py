@@ -132,7 +132,7 @@ class Metrics:
         for pid, counts in sorted(_workers(self._folder).items()):
             for name, found in _of_worker(pid, counts).items():
                 samples.setdefault(name, []).extend(found)
-        drainer = report.read(self._folder / report.FILE)
+        drainer = report.read(self._folder / report.FILE_NAME)
         for name, found in _of_drainer(drainer, now).items():
             samples.setdefault(name, []).extend(found)
         stalled = report.standstill(drainer, self._spool.waiting_bytes, now) is not None
@@ -141,7 +141,7 @@ class Metrics:
 
     def standstill(self, now: float) -> str | None:
         """Why turns wait in the spool and none is written; `now` in seconds since 1970."""
-        return report.standstill(report.read(self._folder / report.FILE), self._spool.waiting_bytes, now)
+        return report.standstill(report.read(self._folder / report.FILE_NAME), self._spool.waiting_bytes, now)
 
 
 def render(samples: Mapping[str, Iterable[Sample]]) -> str:
@@ -184,22 +184,22 @@ def _of_worker(pid: int, counts: Mapping[str, Any]) -> dict[str, list[Sample]]:
     }
 
 
-def _of_drainer(told: Mapping[str, Any] | None, now: float) -> dict[str, list[Sample]]:
+def _of_drainer(told: report.DrainerReport | None, now: float) -> dict[str, list[Sample]]:
     if told is None:
         return {"dukou_drain_up": [({}, 0)]}
-    up = now - told["at"] < report.SILENT and told["trouble"] is None
+    up = now - told.at < report.SILENT_SECONDS and told.trouble is None
     samples: dict[str, list[Sample]] = {
         "dukou_drain_up": [({}, int(up))],
-        "dukou_drain_waiting_turns": [({"for": what}, n) for what, n in told["waiting"].items()],
-        "dukou_drain_settled_total": [({}, told["settled"])],
-        "dukou_drain_set_aside_total": [({}, told["set_aside"])],
+        "dukou_drain_waiting_turns": [({"for": what}, n) for what, n in told.waiting.items()],
+        "dukou_drain_settled_total": [({}, told.settled)],
+        "dukou_drain_set_aside_total": [({}, told.set_aside)],
     }
-    if told.get("unrecorded"):
+    if told.unrecorded:
         samples["dukou_turns_unrecorded_total"] = [
-            ({"worker": "drainer", "reason": "store_false"}, told["unrecorded"])
+            ({"worker": "drainer", "reason": "store_false"}, told.unrecorded)
         ]
-    if told["oldest"] is not None:
-        samples["dukou_drain_lag_seconds"] = [({}, max(0.0, now - told["oldest"]))]
+    if told.oldest is not None:
+        samples["dukou_drain_lag_seconds"] = [({}, max(0.0, now - told.oldest))]
     return samples
 
 

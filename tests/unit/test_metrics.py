@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.drain.report import Report, Reporter
+from gateway.drain.report import DrainerReport, Reporter
 from gateway.relay import auth
 from gateway.relay.metrics import FAMILIES, Metrics, Stopwatch, render
 from gateway.spool.writer import SpoolWriter
@@ -60,14 +60,14 @@ def test_other_workers_counts_are_shown_and_dead_ones_are_removed(metrics: Metri
     assert not dead.exists()
 
 
-def report(**changes: object) -> Report:
+def report(**changes: object) -> DrainerReport:
     waiting = {"reply": 1, "parent": 2, "write": 3}
     known = {"at": NOW, "oldest": NOW - 7, "advanced_at": NOW, "waiting": waiting}
     known |= {"settled": 9, "set_aside": 1, "trouble": None}
-    return Report(**(known | changes))  # type: ignore[arg-type]
+    return DrainerReport(**(known | changes))  # type: ignore[arg-type]
 
 
-def leave(tmp_path: Path, left: Report) -> None:
+def leave(tmp_path: Path, left: DrainerReport) -> None:
     Reporter(tmp_path / "metrics" / "drainer.json", lambda: NOW).tell(lambda _: left)
 
 

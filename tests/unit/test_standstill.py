@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.drain.report import BEAT, SILENT, STANDSTILL, Report, Reporter, read, standstill
+from gateway.drain.report import (
+    REPORT_SECONDS,
+    SILENT_SECONDS,
+    STANDSTILL_SECONDS,
+    DrainerReport,
+    Reporter,
+    read,
+    standstill,
+)
 from gateway.relay.metrics import EVERY, Metrics
 from gateway.spool.positions import Positions
 from gateway.spool.writer import SpoolWriter
@@ -16,7 +24,7 @@ from store.funnel import STANDSTILL as STATUS_STANDSTILL
 from tests.fakes.facts import DRAINER, QUIET, SETTINGS
 
 NOW = 1_700_000_000.0
-FINE = {"at": NOW - 1, "oldest": None, "advanced_at": NOW - 1, "trouble": None}
+FINE = DrainerReport(NOW - 1, None, NOW - 1, waiting={}, settled=0, set_aside=0, trouble=None)
 
 
 @pytest.mark.parametrize(
@@ -25,13 +33,13 @@ FINE = {"at": NOW - 1, "oldest": None, "advanced_at": NOW - 1, "trouble": None}
         (None, 0, None),
         (None, 10, "no drainer has reported"),
         (FINE, 10, None),
-        (FINE | {"at": NOW - 30}, 0, None),
-        (FINE | {"at": NOW - 30}, 10, "the drainer last reported 30 s ago"),
-        (FINE | {"trouble": "the disk is full"}, 10, "the disk is full"),
-        (FINE | {"trouble": "the disk is full"}, 0, None),
-        (FINE | {"oldest": NOW - 60}, 10, None),  # a backlog that shrinks
-        (FINE | {"oldest": NOW - 60, "advanced_at": NOW - 12}, 10, "nothing was written for 12 s"),
-        ({"at": NOW, "oldest": NOW - 60, "trouble": None}, 10, None),  # an older release's report
+        (replace(FINE, at=NOW - 30), 0, None),
+        (replace(FINE, at=NOW - 30), 10, "the drainer last reported 30 s ago"),
+        (replace(FINE, trouble="the disk is full"), 10, "the disk is full"),
+        (replace(FINE, trouble="the disk is full"), 0, None),
+        (replace(FINE, oldest=NOW - 60), 10, None),  # a backlog that shrinks
+        (replace(FINE, oldest=NOW - 60, advanced_at=NOW - 12), 10, "nothing was written for 12 s"),
+        (replace(FINE, oldest=NOW - 60, advanced_at=None), 10, None),  # an older release's report
     ],
 )
 def test_a_drainer_that_does_not_advance_is_told_from_one_with_nothing_to_do(
@@ -41,9 +49,9 @@ def test_a_drainer_that_does_not_advance_is_told_from_one_with_nothing_to_do(
 
 
 def test_it_is_said_within_ten_seconds() -> None:
-    assert SILENT + EVERY <= 10
-    assert STANDSTILL + BEAT + EVERY <= 10
-    assert STATUS_STANDSTILL + BEAT <= 10
+    assert SILENT_SECONDS + EVERY <= 10
+    assert STANDSTILL_SECONDS + REPORT_SECONDS + EVERY <= 10
+    assert STATUS_STANDSTILL + REPORT_SECONDS <= 10
 
 
 def test_a_worker_sees_what_is_not_drained_of_the_whole_spool(tmp_path: Path) -> None:
@@ -64,15 +72,28 @@ def test_metrics_say_so(tmp_path: Path) -> None:
     assert "dukou_drain_stalled 0" in metrics.text(NOW).splitlines()
     spool.waiting_bytes = 10
     assert "dukou_drain_stalled 1" in metrics.text(NOW).splitlines()
-    told = Report(at=NOW, oldest=None, advanced_at=NOW, waiting={}, settled=0, set_aside=0, trouble=None)
+    told = DrainerReport(
+        at=NOW, oldest=None, advanced_at=NOW, waiting={}, settled=0, set_aside=0, trouble=None
+    )
     Reporter(tmp_path / "metrics" / "drainer.json", lambda: NOW).tell(lambda _: told)
     assert "dukou_drain_stalled 0" in metrics.text(NOW + 1).splitlines()
     assert "dukou_drain_stalled 1" in metrics.text(NOW + 9).splitlines()
 
 
-def test_a_report_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    (tmp_path / "drainer.json").write_bytes(b"[1]")
+@pytest.mark.parametrize("content", [b"[1]", b"{", b'{"at": []}', b'{"waiting": 3}', b'{"settled": "many"}'])
+def test_a_report_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "drainer.json").write_bytes(content)
     assert read(tmp_path / "drainer.json") is None
+
+
+def test_a_report_comes_back_as_it_was_written() -> None:
+    written = DrainerReport(NOW, NOW - 7, NOW - 2, {"reply": 1, "parent": 2, "write": 3}, 9, 1, "full", 4)
+    assert DrainerReport.decode(written.encode()) == written
+
+
+def test_a_report_of_another_release_is_read() -> None:
+    older = DrainerReport.decode(b'{"at": 5, "oldest": 1, "trouble": null, "waiting": {}, "new": [1]}')
+    assert older == DrainerReport(5.0, 1.0, None, {}, settled=0, set_aside=0, trouble=None)
 
 
 def drainer(**changes: object):
