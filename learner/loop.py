@@ -12,7 +12,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from learner.board import Board
+from learner.board import HeartbeatWriter
 from learner.say import Say, Waiting
 from learner.status.sentence import explain, from_inside
 from learner.stop import Abandoned, Clock, Stop
@@ -30,9 +30,9 @@ PATIENCE = 2.0
 
 class Loop:
     def __init__(
-        self, parts: "Parts", stop: Stop, clock: Clock, board: Board, stall_warn_interval: float
+        self, parts: "Parts", stop: Stop, clock: Clock, heartbeat: HeartbeatWriter, stall_warn_interval: float
     ) -> None:
-        self.parts, self.stop, self.clock, self.board = parts, stop, clock, board
+        self.parts, self.stop, self.clock, self.heartbeat = parts, stop, clock, heartbeat
         self.say = Say(stall_warn_interval)
         self.say_of_scoring = Say(stall_warn_interval)
         self.traced: str | None = None
@@ -86,7 +86,7 @@ class Loop:
         """One round of scoring."""
         self.parts.connect()
         report = self.parts.score()
-        self.board.note(judge_paused=report.waiting_because)
+        self.heartbeat.note_judge_paused(report.waiting_because)
         if report.waiting_because:
             self.tell(self.say_of_scoring.waiting_for("the judge", report.waiting_because, self.clock.now()))
         return 0.0 if report.claimed else self.parts.poll_interval
@@ -122,14 +122,14 @@ class Loop:
         self.tell(self.say.resumed())
 
     def idle(self, what: str, because: str) -> float:
-        self.board.show("waiting", waits_for=f"{what}: {because}")
+        self.heartbeat.show("waiting", waits_for=f"{what}: {because}")
         self.tell(self.say.waiting_for(what, because, self.clock.now()))
         return self.parts.poll_interval
 
     def wait_for_samples(self, missing: "NoBatch") -> float:
-        self.board.note(trouble=None)
-        answer = explain(from_inside(self.parts.facts(), self.board.beat()))
-        self.board.show("waiting for samples", waits_for=answer.sentence())
+        self.heartbeat.note_trouble(None)
+        answer = explain(from_inside(self.parts.facts(), self.heartbeat.current()))
+        self.heartbeat.show("waiting for samples", waits_for=answer.sentence())
         waiting = Waiting(
             missing.needed,
             missing.current,
@@ -141,10 +141,10 @@ class Loop:
         return self.parts.poll_interval
 
     def train(self, batch_id: int) -> None:
-        self.board.show(f"training batch {batch_id}")
+        self.heartbeat.show(f"training batch {batch_id}")
         with self.stop.abandonable():
             line = self.parts.train(batch_id)
-        self.board.note(trouble=None)
+        self.heartbeat.note_trouble(None)
         self.tell(line)
         self.say.went_on()
 
@@ -153,8 +153,8 @@ class Loop:
 
     def failed(self, error: Exception) -> None:
         what, because = diagnose(error, "training")
-        self.board.show("waiting", waits_for=f"{what}: {because}")
-        self.board.note(trouble=because)
+        self.heartbeat.show("waiting", waits_for=f"{what}: {because}")
+        self.heartbeat.note_trouble(because)
         self.warn(
             self.say.waiting_for(what, because, self.clock.now()), error if what == "training" else None
         )
@@ -163,7 +163,7 @@ class Loop:
 
     def scoring_failed(self, error: Exception) -> None:
         what, because = diagnose(error, "scoring")
-        self.board.note(judge_paused=because)
+        self.heartbeat.note_judge_paused(because)
         self.parts.lost()
         self.warn(
             self.say_of_scoring.waiting_for(what, because, self.clock.now()),

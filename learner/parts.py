@@ -17,7 +17,8 @@ from learner.status.read import settings_of
 from learner.train.publish import advance
 from store import database, processes
 from store.config_model import Config
-from store.funnel import Beat, snapshot
+from store.funnel import snapshot
+from store.processes import Heartbeat
 from store.stages import REASONS
 
 if TYPE_CHECKING:
@@ -158,12 +159,12 @@ class RealParts:
         with self.engine.connect() as connection:
             return StatusFacts(settings_of(self.config), snapshot(connection, self.config.policy.name))
 
-    def beat(self, beat: Beat) -> bool:
-        """False as long as there is no connection: then there is nowhere to report to."""
+    def write_heartbeat(self, heartbeat: Heartbeat) -> bool:
+        """Writes to `processes`; False while there is no connection. Raises SQLAlchemyError."""
         if self._engine is None or not self._sound:
             return False
         with self._engine.begin() as connection:
-            processes.beat(connection, beat.name, beat.doing, beat.waits_for, beat.detail)
+            processes.beat(connection, heartbeat)
         return True
 
     @property

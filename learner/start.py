@@ -6,23 +6,24 @@ import sys
 import threading
 from collections.abc import Callable
 
-from learner.board import Board
+from learner.board import HeartbeatWriter
 from learner.loop import Loop
 from learner.parts import RealParts
 from learner.stop import Stop, SystemClock
 from learner.trouble import diagnose
 from store.config import Loaded
 from store.config_environ import sentence
+from store.processes import LearnerDetail
 
 log = logging.getLogger("dukou.learner")
 
-#: The name that each verb reports under in `processes`, and what the process does there.
-ROLES: dict[str, tuple[str, dict[str, bool]]] = {
-    "run": ("learner", {"scores": True, "trains": True}),
-    "score": ("scorer", {"scores": True, "trains": False}),
-    "batch": ("batcher", {"scores": False, "trains": False}),
-    "train": ("trainer", {"scores": False, "trains": True}),
-    "publish": ("publisher", {"scores": False, "trains": False}),
+#: Verb → name of its process in `processes`, and what the process takes part in.
+ROLES: dict[str, tuple[str, LearnerDetail]] = {
+    "run": ("learner", LearnerDetail(scores=True, trains=True)),
+    "score": ("scorer", LearnerDetail(scores=True)),
+    "batch": ("batcher", LearnerDetail()),
+    "train": ("trainer", LearnerDetail(trains=True)),
+    "publish": ("publisher", LearnerDetail()),
 }
 
 
@@ -32,11 +33,10 @@ def start(loaded: Loaded, verb: str, *, once: bool) -> int:
     if said := sentence(loaded.from_environment):
         log.info("%s", said)
     config = loaded.config
-    name, role = ROLES[verb]
-    stop, clock, board = Stop(), SystemClock(), Board(name, **role)
+    stop, clock, heartbeat = Stop(), SystemClock(), HeartbeatWriter(*ROLES[verb])
     parts = RealParts(config, stop.event.is_set)
-    loop = Loop(parts, stop, clock, board, config.batch.stall_warn_interval)
-    with stop.listen(), board.beating(clock, parts.beat):
+    loop = Loop(parts, stop, clock, heartbeat, config.batch.stall_warn_interval)
+    with stop.listen(), heartbeat.running(clock, parts.write_heartbeat):
         status = run_once(loop, verb) if once else run(loop, verb)
     parts.close()
     _leave(status)

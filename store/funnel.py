@@ -6,10 +6,9 @@ How each number is counted, so that looking costs little however long the histor
 * `snapshot` reads live stages by the same index (few rows), the newest `RECENT` turns by primary key (ids
   are UUIDv7, so the key is in order of time), and small tables; the learner asks for it every few seconds.
 * recorded is the sum of `turn_states`: every row of `turns` has exactly one. Seen adds what Postgres
-  refused (`set_aside`) and what the drainer says still lies in the spool (its beat's detail).
+  refused (`set_aside`) and what, by the drainer's heartbeat, still lies in the spool.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,12 @@ from sqlalchemy import Connection, extract, func, select
 
 from store import set_aside
 from store.batches import EndedBatch, newest_ended
+from store.processes import STOPPED, Heartbeat, heartbeats
 from store.stages import Stage
 from store.tables import (
     batches,
     engines,
     policies,
-    processes,
     publications,
     samples,
     steps,
@@ -34,17 +33,7 @@ from store.tables import (
 RECENT = 1000
 SHOWN_VERSIONS = 5
 SHOWN_BATCHES = 3
-
-#: Seconds after which a process that did not report counts as gone; it reports every 2 seconds.
-GONE_AFTER = 15.0
-
-#: What a process that ended in order reported last.
-STOPPED = "stopped"
-
-#: What the drainer's beat counts: requests in the spool that are no turns yet.
-UNDRAINED = ("in_flight", "to_write", "waiting_for_parent")
-LATE = ("to_write", "waiting_for_parent")  # those of them that have ended
-STANDSTILL = 7.0  # seconds without a new turn, while some are late
+STANDSTILL_SECONDS = 7.0  # without a new turn, while requests that ended lie in the spool
 LIVE = (Stage.AWAITING_NEXT, Stage.SCORABLE, Stage.SCORED, Stage.BATCHED)
 
 
@@ -56,22 +45,6 @@ class Count:
     reason: str | None
     turns: int
     oldest: float | None = None
-
-
-@dataclass(frozen=True)
-class Beat:
-    """A process's last report, `age` seconds old."""
-
-    name: str
-    doing: str
-    waits_for: str | None
-    detail: Mapping[str, Any]
-    age: float
-
-    @property
-    def alive(self) -> bool:
-        """Whether it reported lately, and not that it stopped."""
-        return self.age <= GONE_AFTER and self.doing != STOPPED
 
 
 @dataclass(frozen=True)
@@ -116,7 +89,7 @@ class Snapshot:
     live_version: int | None
     versions: tuple[VersionView, ...]
     engines: tuple[EngineView, ...]
-    beats: tuple[Beat, ...]
+    heartbeats: tuple[Heartbeat, ...]
     open_batch: OpenBatch | None
     publish_error: str | None
     ended: tuple[EndedBatch, ...] = ()  # the newest batches that ended, newest first
@@ -129,13 +102,14 @@ class Snapshot:
         """Seconds since the oldest turn at a live stage got there; None where there is none."""
         return max((c.oldest for c in self.live if c.stage == stage and c.oldest is not None), default=None)
 
-    def beat(self, name: str) -> Beat | None:
-        return next((beat for beat in self.beats if beat.name == name), None)
+    def heartbeat(self, name: str) -> Heartbeat | None:
+        """The last heartbeat of the process of this name; None where it never reported."""
+        return next((found for found in self.heartbeats if found.name == name), None)
 
     def alive(self, name: str) -> bool:
-        """Whether the process of this name runs."""
-        beat = self.beat(name)
-        return beat is not None and beat.alive
+        """The process of this name runs."""
+        found = self.heartbeat(name)
+        return found is not None and found.alive
 
     @property
     def standstill(self) -> tuple[int, float] | None:
@@ -143,23 +117,21 @@ class Snapshot:
 
         None where the drainer keeps up, or ended in order.
         """
-        drainer = self.beat("drainer")
+        drainer = self.heartbeat("drainer")
         if drainer is None or drainer.doing == STOPPED:
             return None
-        late = sum(count for name in LATE if isinstance(count := drainer.detail.get(name), int))
-        since = drainer.detail.get("advanced_ago")
-        if not late or not isinstance(since, int | float) or since + drainer.age < STANDSTILL:
+        late, since = drainer.drainer.late, drainer.drainer.advanced_ago
+        if not late or since is None or since + drainer.age < STANDSTILL_SECONDS:
             return None
         return late, since + drainer.age
 
     @property
     def undrained(self) -> int | None:
         """Requests in the spool that the drainer has read so far and not written; None: no drainer says."""
-        drainer = self.beat("drainer")
+        drainer = self.heartbeat("drainer")
         if drainer is None or not drainer.alive:
             return None
-        counts = [count for name in UNDRAINED if isinstance(count := drainer.detail.get(name), int)]
-        return sum(counts) if len(counts) == len(UNDRAINED) else None
+        return drainer.drainer.undrained
 
 
 def totals(connection: Connection) -> tuple[Count, ...]:
@@ -184,7 +156,7 @@ def snapshot(connection: Connection, policy: str) -> Snapshot:
         live_version=live_version,
         versions=_versions(connection, policy_id),
         engines=_engines(connection),
-        beats=_beats(connection),
+        heartbeats=heartbeats(connection),
         open_batch=_open_batch(connection, policy_id),
         publish_error=_publish_error(connection, policy_id, live_version),
         ended=() if policy_id is None else tuple(newest_ended(connection, policy_id, SHOWN_BATCHES)),
@@ -258,16 +230,6 @@ def _engines(connection: Connection) -> tuple[EngineView, ...]:
     rows = connection.execute(select(e.url, e.state, e.reason, e.version, _age(e.seen_at)).order_by(e.url))
     return tuple(
         EngineView(url, state, why, version, _seconds(age)) for url, state, why, version, age in rows
-    )
-
-
-def _beats(connection: Connection) -> tuple[Beat, ...]:
-    p = processes.c
-    rows = connection.execute(
-        select(p.name, p.doing, p.waits_for, p.detail, _age(p.beat_at)).order_by(p.name)
-    )
-    return tuple(
-        Beat(name, doing, waits, detail or {}, _seconds(age)) for name, doing, waits, detail, age in rows
     )
 
 

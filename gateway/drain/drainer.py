@@ -22,11 +22,12 @@ from gateway.drain import faults, feedback, relink, unreadable
 from gateway.drain.assemble import Draft, assemble
 from gateway.drain.faults import Fault
 from gateway.drain.record import Outcome, record
-from gateway.drain.report import REPORT_SECONDS, DrainerReport
+from gateway.drain.report import DrainerReport
 from gateway.drain.upkeep import Upkeep
 from gateway.spool.reader import Pair, SpoolReader
 from store import policies, processes, sessions, set_aside
 from store.config_model import Config
+from store.processes import HEARTBEAT_SECONDS, DrainerDetail, Heartbeat
 
 _log = logging.getLogger(__name__)
 
@@ -272,16 +273,17 @@ class Drainer:
     def _beat(self, database: Engine) -> None:
         """Says in Postgres that the drainer lives; before the work that may fail, so that this is seen."""
         now = self.now()
-        if now - self._beat_at < REPORT_SECONDS:
+        if now - self._beat_at < HEARTBEAT_SECONDS:
             return
-        detail = {
-            "in_flight": self.reader.waiting,
-            "to_write": len(self._ready),
-            "waiting_for_parent": len(self._waiting),
-            "advanced_ago": round(max(0.0, now - self.advanced_at), 1) if self._late() else 0.0,
-        }
+        detail = DrainerDetail(
+            in_flight=self.reader.waiting,
+            to_write=len(self._ready),
+            waiting_for_parent=len(self._waiting),
+            advanced_ago=round(max(0.0, now - self.advanced_at), 1) if self._late() else 0.0,
+        )
+        heartbeat = Heartbeat("drainer", "idle" if self.is_idle else "draining", detail=detail)
         with database.begin() as connection:
-            processes.beat(connection, "drainer", "idle" if self.is_idle else "draining", None, detail)
+            processes.beat(connection, heartbeat)
         self._beat_at = now
 
     def _close_idle(self, database: Engine) -> None:

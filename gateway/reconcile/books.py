@@ -19,6 +19,7 @@ from gateway.reconcile.beside import Wanted
 from gateway.reconcile.decide import Route, Target, adapter_name
 from store import engines, leases, pins, processes, publications, publishing, versions
 from store.postgres_errors import POSTGRES_ERRORS, line_of
+from store.processes import Heartbeat
 from store.publications import Publication
 from store.publishing import Pointers
 from store.versions import Version
@@ -150,7 +151,8 @@ class Books:
         return self._try(lambda connection: self._follow(connection, url))
 
     def beat(self, doing: str, waits_for: str | None) -> None:
-        self._try(lambda connection: processes.beat(connection, "reconciler", doing, waits_for, None))
+        heartbeat = Heartbeat("reconciler", doing, waits_for)
+        self._try(lambda connection: processes.beat(connection, heartbeat))
 
     def _read_live(self, connection: Connection) -> Live | None:
         self._pointers = publishing.pointers_of(connection, self._policy)

@@ -42,13 +42,13 @@ from gateway.reconcile.selftest import SelfTests
 from gateway.reconcile.tool_calling import ToolCallings
 from gateway.reconcile.vocabulary import Vocabularies
 from store.config_model import Config
+from store.processes import HEARTBEAT_SECONDS
 from store.publications import Publication
 from store.versions import BadProbeError
 
 _log = logging.getLogger(__name__)
 _LEASE = 15.0  # seconds
 _LOAD_LEASE = 900.0  # longer than a weight load can take
-_BEAT = 2.0
 _LULL = 0.2  # seconds between a load and its verification: those who waited get their first token first
 _ROUNDS = 6  # acts in one tick: resume, load, refuse, load the ancestor, and a last look
 
@@ -270,7 +270,7 @@ class Reconciler:
     def _see(self, url: str, route: Route) -> None:
         """Tells Postgres, and so the other gateways."""
         told, at = self._seen.get(url, (None, 0.0))
-        if told != route or self._clock() - at >= _BEAT:
+        if told != route or self._clock() - at >= HEARTBEAT_SECONDS:
             self._seen[url] = (route, self._clock())
             self._books.see(url, route)
 
@@ -282,7 +282,7 @@ class Reconciler:
     def _beat(self) -> None:
         if self._clock() < self._beat_at:
             return
-        self._beat_at = self._clock() + _BEAT
+        self._beat_at = self._clock() + HEARTBEAT_SECONDS
         behind = [f"{url} ({route.reason})" for url, route in self._routes.items() if route.state != "ready"]
         ready = len(self._routes) - len(behind)
         doing = f"{ready} of {len(self._routes)} engines serve"

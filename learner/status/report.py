@@ -12,7 +12,8 @@ from learner.status.funnel import FunnelStep, funnel
 from learner.status.judging import Judging
 from learner.status.sentence import explain
 from store.config_environ import FromEnvironment, sentence
-from store.funnel import Beat, Count, Snapshot, VersionView
+from store.funnel import Count, Snapshot, VersionView
+from store.processes import Heartbeat
 from store.stages import REASONS
 
 WIDTH = 100
@@ -55,7 +56,7 @@ class StatusReport:
                 "live_version": snapshot.live_version,
                 "versions": [asdict(version) for version in snapshot.versions],
                 "engines": [asdict(engine) for engine in snapshot.engines],
-                "processes": [asdict(beat) | {"alive": beat.alive} for beat in snapshot.beats],
+                "processes": [_process_json(one) for one in snapshot.heartbeats],
                 "open_batch": asdict(snapshot.open_batch) if snapshot.open_batch else None,
                 "last_turn_age": snapshot.last_turn_age,
                 "set_aside": snapshot.set_aside,
@@ -66,6 +67,10 @@ class StatusReport:
 
 def _step_json(step: FunnelStep) -> dict[str, object]:
     return asdict(step) | {"lost": [{"reason": reason, "turns": turns} for reason, turns in step.lost]}
+
+
+def _process_json(heartbeat: Heartbeat) -> dict[str, object]:
+    return asdict(heartbeat) | {"detail": heartbeat.encode_detail() or {}, "alive": heartbeat.alive}
 
 
 def _table(steps: tuple[FunnelStep, ...]) -> str:
@@ -111,15 +116,15 @@ def _engines(s: Snapshot) -> str:
 
 
 def _processes(s: Snapshot) -> str:
-    names = [*PROCESSES, *(beat.name for beat in s.beats if beat.name not in PROCESSES)]
-    return "\n".join(["processes", *(_process(name, s.beat(name)) for name in names)])
+    names = [*PROCESSES, *(one.name for one in s.heartbeats if one.name not in PROCESSES)]
+    return "\n".join(["processes", *(_process(name, s.heartbeat(name)) for name in names)])
 
 
-def _process(name: str, beat: Beat | None) -> str:
-    if beat is None:
+def _process(name: str, last: Heartbeat | None) -> str:
+    if last is None:
         return f"  {name:<11} never reported"
-    state = "alive" if beat.alive else "gone"
-    return _cut(f"  {name:<11} {state}, reported {age(beat.age)} ago: {beat.doing}")
+    state = "alive" if last.alive else "gone"
+    return _cut(f"  {name:<11} {state}, reported {age(last.age)} ago: {last.doing}")
 
 
 def _cut(line: str) -> str:

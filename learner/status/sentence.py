@@ -11,7 +11,8 @@ from learner.batch.freeze import why_frozen_after
 from learner.say import age
 from learner.status.facts import Explanation, StatusFacts, StatusSettings
 from learner.status.remedies import REMEDIES
-from store.funnel import Beat, EngineView, Snapshot
+from store.funnel import EngineView, Snapshot
+from store.processes import Heartbeat
 from store.stages import REASONS, Stage
 
 Rule = Callable[[Snapshot, StatusSettings], Explanation | None]
@@ -25,12 +26,12 @@ def explain(facts: StatusFacts) -> Explanation:
     return next(answer for answer in answers if answer)
 
 
-def from_inside(facts: StatusFacts, own: Beat) -> StatusFacts:
+def from_inside(facts: StatusFacts, own: Heartbeat) -> StatusFacts:
     """The facts as a running process sees them: its own report may be old or not yet written."""
     if facts.snapshot is None:
         return facts
-    others = tuple(beat for beat in facts.snapshot.beats if beat.name != own.name)
-    return replace(facts, snapshot=replace(facts.snapshot, beats=(own, *others)))
+    others = tuple(one for one in facts.snapshot.heartbeats if one.name != own.name)
+    return replace(facts, snapshot=replace(facts.snapshot, heartbeats=(own, *others)))
 
 
 def sentence(facts: StatusFacts) -> str:
@@ -55,18 +56,18 @@ def _drain_standstill(s: Snapshot, _: StatusSettings) -> Explanation | None:
     late, seconds = s.standstill
     lie = "lies" if late == 1 else "lie"
     because = f"{_turns(late)} {lie} in the gateway's spool and for {age(seconds)} none was written"
-    beat = s.beat("drainer")
+    drainer = s.heartbeat("drainer")
     change = "the gateway's log says why, and nothing is lost meanwhile"
-    if beat is not None and not beat.alive:
+    if drainer is not None and not drainer.alive:
         change = "start its drainer with `python -m gateway`: nothing is lost meanwhile"
     return Explanation("drain_standstill", "gets no new turns", because, change)
 
 
 def _learner_off(s: Snapshot, _: StatusSettings) -> Explanation | None:
-    if any(beat.alive and beat.detail.get("trains") for beat in s.beats):
+    if any(one.alive and one.learner.trains for one in s.heartbeats):
         return None
-    beat = s.beat("learner")
-    because = f"it last reported {age(beat.age)} ago" if beat else "it has never reported"
+    learner = s.heartbeat("learner")
+    because = f"it last reported {age(learner.age)} ago" if learner else "it has never reported"
     change = f"start it with `python -m learner`{_backlog(s)}"
     return Explanation("learner_off", "seems not to run", because, change)
 
@@ -81,9 +82,8 @@ def _backlog(s: Snapshot) -> str:
 
 
 def _in_trouble(s: Snapshot, _: StatusSettings) -> Explanation | None:
-    trouble = next(
-        (beat.detail["trouble"] for beat in s.beats if beat.alive and beat.detail.get("trouble")), None
-    )
+    living = (one.learner for one in s.heartbeats if one.alive)
+    trouble = next((learner.trouble for learner in living if learner.trouble), None)
     if trouble is None:
         return None
     change = "it tries again by itself; its log says more"
@@ -153,10 +153,12 @@ def _dead(engine: EngineView) -> str:
 
 
 def _no_gateway(s: Snapshot, settings: StatusSettings) -> Explanation | None:
-    beat = s.beat("drainer")
+    drainer = s.heartbeat("drainer")
     if s.alive("drainer") or _work(s, settings):
         return None
-    because = f"its drainer last reported {age(beat.age)} ago" if beat else "its drainer has never reported"
+    because = (
+        f"its drainer last reported {age(drainer.age)} ago" if drainer else "its drainer has never reported"
+    )
     return Explanation("no_gateway", "waits for the gateway", because, "start it with `python -m gateway`")
 
 
@@ -177,12 +179,12 @@ def _no_traffic(s: Snapshot, settings: StatusSettings) -> Explanation | None:
 
 
 def _judge_paused(s: Snapshot, _: StatusSettings) -> Explanation | None:
-    paused = next((beat.detail.get("judge_paused") for beat in _scorers(s)), None)
+    paused = next((scorer.learner.judge_paused for scorer in _scorers(s)), None)
     if not (paused and s.waiting(Stage.SCORABLE)):
         return None
     waiting = _turns(s.waiting(Stage.SCORABLE))
     change = f"mend that, or set judge.kind to rules, and restart: {waiting} waiting for it stay as they are"
-    return Explanation("judge_paused", "waits for the judge", str(paused), change)
+    return Explanation("judge_paused", "waits for the judge", paused, change)
 
 
 def _no_scorer(s: Snapshot, _: StatusSettings) -> Explanation | None:
@@ -193,8 +195,8 @@ def _no_scorer(s: Snapshot, _: StatusSettings) -> Explanation | None:
     return Explanation("no_scorer", "waits for a scorer", because, "start `python -m learner score`")
 
 
-def _scorers(s: Snapshot) -> list[Beat]:
-    return [beat for beat in s.beats if beat.alive and beat.detail.get("scores")]
+def _scorers(s: Snapshot) -> list[Heartbeat]:
+    return [one for one in s.heartbeats if one.alive and one.learner.scores]
 
 
 def _samples(s: Snapshot, settings: StatusSettings) -> Explanation | None:

@@ -1,16 +1,17 @@
 """A quiet, healthy Dukou as `store.funnel` would describe it; tests change one thing at a time."""
 
 from learner.status.facts import StatusSettings
-from store.funnel import Beat, Count, EngineView, Snapshot
+from store.funnel import Count, EngineView, Snapshot
+from store.processes import DrainerDetail, Heartbeat, LearnerDetail
 from store.stages import Stage
 
 URL = "http://127.0.0.1:30000"
 SETTINGS = StatusSettings(
     batch_size=16, min_size=4, timeout=1800, idle_seconds=1800, dry_run=False, gateway="http://127.0.0.1:8080"
 )
-LEARNER = Beat("learner", "waiting", None, {"scores": True, "trains": True}, 1.0)
-DRAINER = Beat("drainer", "draining", None, {"in_flight": 0, "to_write": 0, "waiting_for_parent": 0}, 1.0)
-RECONCILER = Beat("reconciler", "watching", None, {}, 1.0)
+LEARNER = Heartbeat("learner", "waiting", None, LearnerDetail(scores=True, trains=True), 1.0)
+DRAINER = Heartbeat("drainer", "draining", None, DrainerDetail(0, 0, 0), 1.0)
+RECONCILER = Heartbeat("reconciler", "watching", None, None, 1.0)
 ENGINE = EngineView(URL, "ready", None, 3, 1.0)
 QUIET = Snapshot(
     live=(),
@@ -21,7 +22,7 @@ QUIET = Snapshot(
     live_version=3,
     versions=(),
     engines=(ENGINE,),
-    beats=(DRAINER, LEARNER, RECONCILER),
+    heartbeats=(DRAINER, LEARNER, RECONCILER),
     open_batch=None,
     publish_error=None,
 )

@@ -10,8 +10,9 @@ from learner.status.funnel import funnel
 from learner.status.read import read_from
 from learner.status.sentence import explain
 from store import database, processes
-from store.funnel import RECENT, UNDRAINED, Count, OpenBatch, snapshot, totals
+from store.funnel import RECENT, Count, OpenBatch, snapshot, totals
 from store.policies import get_or_create
+from store.processes import DrainerDetail, Heartbeat, LearnerDetail
 from store.stages import Stage
 from store.tables import batches, engines, publications, samples, set_aside, steps, versions
 from tests.fakes.facts import SETTINGS
@@ -83,7 +84,7 @@ def whole_history(connection, policy_id):
 
 def test_status_and_the_sql_view_tell_the_same(connection, policy_id):
     whole_history(connection, policy_id)
-    processes.beat(connection, "drainer", "draining", None, dict.fromkeys(UNDRAINED, 0))
+    processes.beat(connection, Heartbeat("drainer", "draining", detail=DrainerDetail(0, 0, 0)))
     ours = [(step.name, step.turns) for step in funnel(totals(connection), snapshot(connection, "default"))]
     view = connection.execute(text("select stage, turns from funnel order by position"))
     assert ours == [tuple(row) for row in view]
@@ -116,8 +117,8 @@ def test_an_empty_database_is_no_traffic_and_no_numbers(connection):
         None,
         None,
     )
-    processes.beat(connection, "learner", "waiting", None, {"trains": True})
-    processes.beat(connection, "drainer", "draining")
+    processes.beat(connection, Heartbeat("learner", "waiting", detail=LearnerDetail(trains=True)))
+    processes.beat(connection, Heartbeat("drainer", "draining"))
     assert explain(StatusFacts(SETTINGS, snapshot(connection, "default"))).kind == "no_traffic"
 
 

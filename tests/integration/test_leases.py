@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Engine, select, text
 
 from store import leases, processes
 from store.leases import LeaseLostError
+from store.processes import Heartbeat, LearnerDetail
 from store.tables import processes as rows
 
 
@@ -86,15 +87,17 @@ def test_a_checked_lease_cannot_be_taken_until_the_holder_commits(db: Engine) ->
 def test_a_beat_replaces_the_last_one_and_keeps_the_start(connection: Connection) -> None:
     processes.start(connection, "learner", "starting")
     connection.execute(text("update processes set started_at = '2026-01-01', beat_at = '2026-01-01'"))
-    processes.beat(connection, "learner", "waiting", "12 more scored turns", {"have": 4})
+    detail = LearnerDetail(scores=True, judge_paused="401")
+    processes.beat(connection, Heartbeat("learner", "waiting", "12 more scored turns", detail))
     row = connection.execute(select(rows)).one()
-    assert (row.doing, row.waits_for, row.detail) == ("waiting", "12 more scored turns", {"have": 4})
+    assert (row.doing, row.waits_for) == ("waiting", "12 more scored turns")
+    assert row.detail == {"scores": True, "trains": False, "judge_paused": "401", "trouble": None}
     assert row.started_at.year == 2026
     assert row.beat_at > row.started_at
 
 
 def test_a_beat_that_waits_for_nothing_is_null_and_a_start_begins_anew(connection: Connection) -> None:
-    processes.beat(connection, "learner", "training", "something", {"n": 1})
+    processes.beat(connection, Heartbeat("learner", "training", "something", LearnerDetail(trains=True)))
     connection.execute(text("update processes set started_at = '2026-01-01'"))
     processes.start(connection, "learner", "starting")
     nulls = connection.execute(

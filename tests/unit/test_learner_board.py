@@ -2,12 +2,12 @@ from threading import Event
 
 from sqlalchemy.exc import OperationalError
 
-from learner.board import BEAT_SECONDS, RETRY_SECONDS, Board
-from store.funnel import STOPPED
+from learner.board import RETRY_SECONDS, HeartbeatWriter
+from store.processes import HEARTBEAT_SECONDS, STOPPED, LearnerDetail
 
 
 class Clock:
-    """Ends the reporting after so many waits."""
+    """Ends the writing after this many waits."""
 
     def __init__(self, waits: int) -> None:
         self.left, self.waited = waits, []
@@ -22,18 +22,19 @@ class Clock:
         return event.is_set()
 
 
-def test_it_reports_what_is_shown_and_in_the_end_that_it_stopped():
-    board, clock, written = Board("learner", trains=True), Clock(2), []
-    board.show("waiting for samples", waits_for="traffic")
-    board.note(judge_paused="401")
-    board.beat_until(Event(), clock, lambda beat: written.append(beat) or True)
-    assert [beat.doing for beat in written] == ["waiting for samples"] * 2 + [STOPPED]
+def test_it_writes_what_is_shown_and_at_the_end_that_it_stopped():
+    writer, clock, written = HeartbeatWriter("learner", LearnerDetail(trains=True)), Clock(2), []
+    writer.show("waiting for samples", waits_for="traffic")
+    writer.note_judge_paused("401")
+    writer.note_trouble("out of memory")
+    writer.write_until(Event(), clock, lambda heartbeat: written.append(heartbeat) or True)
+    assert [one.doing for one in written] == ["waiting for samples"] * 2 + [STOPPED]
     assert (written[0].name, written[0].waits_for) == ("learner", "traffic")
-    assert written[0].detail == {"trains": True, "judge_paused": "401"}
-    assert clock.waited == [BEAT_SECONDS] * 2
+    assert written[0].detail == LearnerDetail(trains=True, judge_paused="401", trouble="out of memory")
+    assert clock.waited == [HEARTBEAT_SECONDS] * 2
 
 
-def test_a_report_that_fails_is_tried_again_soon_and_hurts_nobody():
+def test_a_heartbeat_that_fails_is_tried_again_soon():
     clock = Clock(2)
 
     def write(_: object) -> bool:
@@ -41,5 +42,5 @@ def test_a_report_that_fails_is_tried_again_soon_and_hurts_nobody():
             raise OperationalError("insert", {}, Exception("gone"))
         return False
 
-    Board("learner").beat_until(Event(), clock, write)
+    HeartbeatWriter("learner", LearnerDetail()).write_until(Event(), clock, write)
     assert clock.waited == [RETRY_SECONDS] * 2

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from learner.board import Board
+from learner.board import HeartbeatWriter
 from learner.loop import Loop
 from learner.status.facts import StatusFacts
 from learner.stop import Stop
 from store.postgres_errors import PostgresUnreachableError, SchemaError
+from store.processes import LearnerDetail
 from tests.fakes.facts import QUIET, SETTINGS
 
 QUIET_FACTS = StatusFacts(SETTINGS, QUIET)
@@ -75,7 +76,8 @@ class FakeParts:
 def loop_of(parts: FakeParts, waits: int) -> Loop:
     stop = Stop()
     clock = JumpingClock(stop, waits)
-    return Loop(parts, stop, clock, Board("learner", scores=True, trains=True), stall_warn_interval=30)
+    heartbeat = HeartbeatWriter("learner", LearnerDetail(scores=True, trains=True))
+    return Loop(parts, stop, clock, heartbeat, stall_warn_interval=30)
 
 
 def learn(parts: FakeParts, waits: int) -> Loop:
@@ -137,14 +139,14 @@ def test_a_raising_stage_is_tried_again_with_growing_pauses(lines, caplog):
     assert loop.clock.waited == [1, 2, 4, 8, 16, 30, 30]
     said = [record for record in caplog.records if "RuntimeError: out of memory" in record.getMessage()]
     assert [record.exc_info is not None for record in said] == [True, False, False]
-    assert loop.board.beat().detail["trouble"] == "RuntimeError: out of memory"
+    assert loop.heartbeat.current().learner.trouble == "RuntimeError: out of memory"
 
 
 def test_the_trainer_is_made_anew_after_a_failed_step():
     parts = FakeParts(batch=[7], train=[RuntimeError("boom"), "trained step=1"])
     loop = learn(parts, waits=2)
     assert parts.calls.count("forget") == 1
-    assert loop.board.beat().detail["trouble"] is None
+    assert loop.heartbeat.current().learner.trouble is None
 
 
 def test_success_ends_the_growing_pauses():
@@ -183,7 +185,7 @@ def test_a_paused_judge_is_said_and_reported(lines):
     loop = loop_of(parts, waits=5)
     loop.forever(loop.score, loop.scoring_failed, loop.stop.event)
     assert lines() == ["waiting for the judge because 401: TAOTOKEN_API_KEY is wrong"]
-    assert loop.board.beat().detail["judge_paused"] == "401: TAOTOKEN_API_KEY is wrong"
+    assert loop.heartbeat.current().learner.judge_paused == "401: TAOTOKEN_API_KEY is wrong"
 
 
 def test_scoring_goes_on_without_pause_while_there_is_work():

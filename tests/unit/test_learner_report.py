@@ -6,7 +6,8 @@ from learner.status.facts import StatusFacts
 from learner.status.funnel import LOST_BEFORE, STEPS, funnel
 from learner.status.report import WIDTH, StatusReport
 from store.config_environ import FromEnvironment
-from store.funnel import GONE_AFTER, Beat, Count, VersionView
+from store.funnel import Count, VersionView
+from store.processes import GONE_SECONDS, Heartbeat
 from store.stages import REASONS, Stage
 from tests.fakes.facts import ENGINE, QUIET, SETTINGS
 
@@ -52,7 +53,7 @@ def test_a_step_shows_who_waits_there_and_since_when():
 
 
 def test_an_unknown_spool_is_unknown_and_not_zero():
-    blind = replace(SNAPSHOT, beats=(Beat("drainer", "draining", None, {}, 1.0),))
+    blind = replace(SNAPSHOT, heartbeats=(Heartbeat("drainer", "draining", age=1.0),))
     assert by_name(blind)["seen"].turns is None
     seen = next(
         line
@@ -63,8 +64,8 @@ def test_an_unknown_spool_is_unknown_and_not_zero():
 
 
 def test_what_a_drainer_that_is_gone_once_said_of_the_spool_is_unknown():
-    gone = tuple(replace(beat, age=GONE_AFTER + 1) for beat in QUIET.beats)
-    assert by_name(replace(SNAPSHOT, beats=gone))["seen"].turns is None
+    gone = tuple(replace(one, age=GONE_SECONDS + 1) for one in QUIET.heartbeats)
+    assert by_name(replace(SNAPSHOT, heartbeats=gone))["seen"].turns is None
 
 
 def test_the_text_fits_the_terminal_whatever_it_has_to_show():
@@ -73,7 +74,7 @@ def test_the_text_fits_the_terminal_whatever_it_has_to_show():
         SNAPSHOT,
         engines=(replace(ENGINE, reason=long),),
         versions=(VersionView(3, 2, "refused", long, 10.0),),
-        beats=(Beat("learner", long, long, {}, 1.0),),
+        heartbeats=(Heartbeat("learner", long, long, age=1.0),),
     )
     lines = StatusReport("default", StatusFacts(SETTINGS, wide), TOTALS).text().splitlines()
     assert max(map(len, lines)) <= WIDTH
@@ -113,9 +114,18 @@ def test_settings_from_the_environment_are_named_before_the_sentence_and_for_mac
 
 def test_json_says_the_same_with_null_for_unknown():
     body = json.loads(
-        StatusReport("default", StatusFacts(SETTINGS, replace(SNAPSHOT, beats=())), TOTALS).json()
+        StatusReport("default", StatusFacts(SETTINGS, replace(SNAPSHOT, heartbeats=())), TOTALS).json()
     )
     assert body["kind"] == "learner_off"
     assert body["funnel"][0] == {"name": "seen", "turns": None, "waiting": 0, "oldest": None, "lost": []}
     assert body["funnel"][3]["lost"] == [{"reason": "sampling_greedy", "turns": 4}]
     assert json.loads(StatusReport("default", StatusFacts(SETTINGS)).json())["kind"] == "no_postgres"
+
+
+def test_json_keeps_the_keys_of_each_process_and_says_whether_it_lives():
+    body = json.loads(StatusReport("default", StatusFacts(SETTINGS, SNAPSHOT), TOTALS).json())
+    drainer, learner, reconciler = body["processes"]
+    assert list(drainer) == ["name", "doing", "waits_for", "detail", "age", "alive"]
+    assert set(drainer["detail"]) == {"in_flight", "to_write", "waiting_for_parent", "advanced_ago"}
+    assert (learner["alive"], learner["detail"]["trains"]) == (True, True)
+    assert reconciler["detail"] == {}

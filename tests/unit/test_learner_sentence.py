@@ -7,7 +7,8 @@ from learner.status.remedies import REMEDIES
 from learner.status.sentence import explain, from_inside, sentence
 from store.batches import EndedBatch
 from store.config_learning import GuardSettings
-from store.funnel import GONE_AFTER, STOPPED, Beat, Count, OpenBatch
+from store.funnel import Count, OpenBatch
+from store.processes import GONE_SECONDS, STOPPED, DrainerDetail, Heartbeat, LearnerDetail
 from store.stages import REASONS, Stage
 from tests.fakes.facts import DRAINER, ENGINE, LEARNER, QUIET, RECONCILER, SETTINGS, URL
 
@@ -21,14 +22,14 @@ def live(**turns: int) -> dict[str, tuple[Count, ...]]:
     return {"live": counts, "recent": counts}
 
 
-def beats(*changed: Beat, without: str = "") -> dict[str, tuple[Beat, ...]]:
-    names = {beat.name for beat in changed}
-    kept = (beat for beat in QUIET.beats if beat.name not in {*names, without})
-    return {"beats": (*kept, *changed)}
+def beats(*changed: Heartbeat, without: str = "") -> dict[str, tuple[Heartbeat, ...]]:
+    names = {one.name for one in changed}
+    kept = (one for one in QUIET.heartbeats if one.name not in {*names, without})
+    return {"heartbeats": (*kept, *changed)}
 
 
-def gone(beat: Beat) -> Beat:
-    return replace(beat, age=GONE_AFTER + 1)
+def gone(heartbeat: Heartbeat) -> Heartbeat:
+    return replace(heartbeat, age=GONE_SECONDS + 1)
 
 
 BATCH = OpenBatch(7, 16, "full", 5.0)
@@ -44,7 +45,9 @@ CASES = {
         "2 turns wait for it, and nothing is lost",
     ),
     "in_trouble": (
-        facts(**beats(replace(LEARNER, detail={**LEARNER.detail, "trouble": "FileNotFoundError: no model"}))),
+        facts(
+            **beats(replace(LEARNER, detail=replace(LEARNER.learner, trouble="FileNotFoundError: no model")))
+        ),
         "the last try failed (FileNotFoundError: no model)",
     ),
     "dry_run": (
@@ -70,19 +73,19 @@ CASES = {
     "undrained": (
         facts(
             recent=(),
-            **beats(replace(DRAINER, detail={"in_flight": 1, "to_write": 8, "waiting_for_parent": 0})),
+            **beats(replace(DRAINER, detail=DrainerDetail(1, 8, 0))),
         ),
         "9 requests still lie in the spool",
     ),
     "judge_paused": (
         facts(
             **live(scorable=2),
-            **beats(replace(LEARNER, detail={**LEARNER.detail, "judge_paused": "401: wrong key"})),
+            **beats(replace(LEARNER, detail=replace(LEARNER.learner, judge_paused="401: wrong key"))),
         ),
         "waits for the judge because 401: wrong key",
     ),
     "no_scorer": (
-        facts(**live(scorable=2), **beats(replace(LEARNER, detail={"trains": True}))),
+        facts(**live(scorable=2), **beats(replace(LEARNER, detail=LearnerDetail(trains=True)))),
         "2 turns could be scored and no process scores",
     ),
     "frozen": (
@@ -135,7 +138,7 @@ def test_a_sentence_is_one_line_that_says_what_why_and_what_would_change_it():
 
 
 def test_a_report_older_than_the_limit_counts_as_gone():
-    at_limit = replace(LEARNER, age=GONE_AFTER)
+    at_limit = replace(LEARNER, age=GONE_SECONDS)
     assert explain(facts(**beats(at_limit))).kind == "traffic"
     assert explain(facts(**beats(gone(LEARNER)))).kind == "learner_off"
 
@@ -178,8 +181,8 @@ def test_turns_that_are_scored_again_say_why():
 
 
 def test_a_scorer_apart_from_the_trainer_is_seen():
-    trainer = replace(LEARNER, name="trainer", detail={"trains": True})
-    scorer = replace(LEARNER, name="scorer", detail={"scores": True})
+    trainer = replace(LEARNER, name="trainer", detail=LearnerDetail(trains=True))
+    scorer = replace(LEARNER, name="scorer", detail=LearnerDetail(scores=True))
     assert explain(facts(**beats(trainer, scorer, without="learner"), **live(scorable=1))).kind == "samples"
 
 

@@ -20,7 +20,8 @@ from gateway.spool.writer import SpoolWriter
 from learner.status.facts import StatusFacts
 from learner.status.sentence import explain
 from store.config_serving import Spool
-from store.funnel import STANDSTILL as STATUS_STANDSTILL
+from store.funnel import STANDSTILL_SECONDS as STATUS_STANDSTILL_SECONDS
+from store.processes import HEARTBEAT_SECONDS
 from tests.fakes.facts import DRAINER, QUIET, SETTINGS
 
 NOW = 1_700_000_000.0
@@ -51,7 +52,7 @@ def test_a_drainer_that_does_not_advance_is_told_from_one_with_nothing_to_do(
 def test_it_is_said_within_ten_seconds() -> None:
     assert SILENT_SECONDS + EVERY <= 10
     assert STANDSTILL_SECONDS + REPORT_SECONDS + EVERY <= 10
-    assert STATUS_STANDSTILL + REPORT_SECONDS <= 10
+    assert STATUS_STANDSTILL_SECONDS + HEARTBEAT_SECONDS <= 10
 
 
 def test_a_worker_sees_what_is_not_drained_of_the_whole_spool(tmp_path: Path) -> None:
@@ -100,9 +101,9 @@ def drainer(**changes: object):
     """The status sentence's kind beside a drainer like this."""
     age = changes.pop("age", 1.0)
     doing = changes.pop("doing", "draining")
-    beat = replace(DRAINER, age=age, doing=doing, detail=dict(DRAINER.detail) | changes)
-    others = tuple(one for one in QUIET.beats if one.name != "drainer")
-    return explain(StatusFacts(SETTINGS, replace(QUIET, beats=(beat, *others))))
+    changed = replace(DRAINER, age=age, doing=doing, detail=replace(DRAINER.drainer, **changes))
+    others = tuple(one for one in QUIET.heartbeats if one.name != "drainer")
+    return explain(StatusFacts(SETTINGS, replace(QUIET, heartbeats=(changed, *others))))
 
 
 def test_the_status_sentence_names_a_drainer_that_stands_still() -> None:
@@ -117,7 +118,7 @@ def test_the_status_sentence_names_a_drainer_that_stands_still() -> None:
     [
         {"to_write": 0, "advanced_ago": 0.0, "age": 60.0},
         {"to_write": 5, "advanced_ago": 1.0},
-        {"to_write": 5},  # an older release's beat
+        {"to_write": 5},  # an older release's heartbeat
         {"to_write": 5, "advanced_ago": 20.0, "doing": "stopped"},
         {"in_flight": 5, "advanced_ago": 20.0},
     ],
