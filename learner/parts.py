@@ -1,7 +1,7 @@
-"""The loop's parts: Postgres, the scorer, the collector, the trainer, the live pointer.
+"""The stages that the loop runs: scoring, batching, training, publishing, on a connection to Postgres.
 
-Each is made when it is first needed, so that the learner can start before anything else is there, and a
-scorer never imports torch.
+The scorer and the trainer are made when they are first needed, so that the learner can start before anything
+else is there, and a process that only scores never imports torch.
 """
 
 from collections.abc import Callable
@@ -25,95 +25,102 @@ if TYPE_CHECKING:
     from learner.score.scorer import Scorer, ScoreReport
     from learner.train.trainer import StepReport, Trainer
 
-#: The metrics that a step's log line shows; `steps.metrics` has all.
-SHOWN = ("reward/mean", "loss", "kl/mean", "optim/grad_norm")
+#: The metrics in a step's log line; `steps.metrics` has all.
+LOGGED_METRICS = ("reward/mean", "loss", "kl/mean", "optim/grad_norm")
 
-#: Turns scored in one round at most; a round also ends after a minute, and when the process stops.
-SCORED_AT_ONCE = 10_000
+#: Most turns scored in one round; a round also ends after a minute, and when the process stops.
+MAX_TURNS_PER_ROUND = 10_000
+
+#: Time between two comparisons of the live version with the one before; each reads some thousand turns.
+COMPARE_INTERVAL = timedelta(seconds=10)
 
 
-#: How often the live version is compared with the one before: that reads some thousand turns.
-COMPARED_EVERY = timedelta(seconds=10)
-
-
-class Parts(Protocol):
-    """The stages, and what they stand on. Each may raise; none keeps state that a restart would miss."""
+class Stages(Protocol):
+    """The stages and their connection. Each method may raise; no state is kept that a restart would miss."""
 
     poll_interval: float
     dry_run: bool
 
     def connect(self) -> None:
-        """Postgres and its tables are there; cheap when that was seen already. From any thread."""
+        """Makes sure that Postgres and its tables are there; cheap after the first time. From any thread."""
         ...
 
-    def lost(self) -> None:
-        """A round raised: `connect` looks again. From any thread."""
+    def mark_disconnected(self) -> None:
+        """Makes the next `connect` look again: a round raised. From any thread."""
         ...
 
     def recover(self) -> None:
-        """What a learner that died had finished is adopted; cheap when that was done already."""
+        """Adopts what a learner that died had finished; cheap after the first time."""
         ...
 
-    def forget(self) -> None:
-        """A round of training raised: what is half done in memory is dropped, and recovered again."""
+    def discard_trainer(self) -> None:
+        """Drops what training holds in memory, which may be half of a step: a round of training raised."""
         ...
 
-    def score(self) -> "ScoreReport": ...
+    def score(self) -> "ScoreReport":
+        """Scores turns for at most one round."""
+        ...
 
     def batch(self) -> int | NoBatch:
-        """The id of the batch to train next, or what is missing."""
+        """The id of the batch to train next, closed now if need be, or what is missing for one."""
         ...
 
     def open_batch(self) -> int | None:
-        """The id of a batch that is closed and not trained."""
+        """The id of a batch that is closed and not trained; None where there is none."""
         ...
 
     def train(self, batch_id: int) -> str:
-        """One optimizer step; a line about it."""
+        """Runs one optimizer step. Returns its line for the log."""
         ...
 
     def publish(self, *, asked: bool = False) -> str | None:
-        """Makes the newest version live, by itself or `asked`; a line about it, None: nothing to do."""
+        """Makes at most one move of the live pointer; `asked`: although publish.automatic may be off.
+
+        Returns its line for the log, None where there was nothing to do.
+        """
         ...
 
-    def facts(self) -> StatusFacts: ...
+    def facts(self) -> StatusFacts:
+        """What the status sentence is decided from."""
+        ...
 
 
-class RealParts:
+class PostgresStages:
+    """The stages as the learner runs them. `stopping` is asked before each turn that is judged."""
+
     def __init__(self, config: Config, stopping: Callable[[], bool] = lambda: False) -> None:
-        """`stopping` is asked before each turn that is judged."""
         self.config = config
         self._stopping = stopping
         self.poll_interval = config.batch.poll_interval
         self.dry_run = config.trainer.dry_run
         self._lock = Lock()
         self._compare_at = datetime.min.replace(tzinfo=UTC)
-        self._sound = False
+        self._connected = False
         self._engine: Engine | None = None
         self._scorer: Scorer | None = None
         self._trainer: Trainer | None = None
 
     def connect(self) -> None:
-        """From any thread. Raises DatabaseError, which says what would help."""
+        """Raises DatabaseError, whose message says what to do."""
         with self._lock:
-            if self._sound:
+            if self._connected:
                 return
             if self._engine is None:
                 self._engine = database.engine(self.config)
             else:
                 database.url(self.config)  # starts the embedded server again where it died
             database.check(self._engine)
-            self._sound = True
+            self._connected = True
 
-    def lost(self) -> None:
-        """A round failed: the next `connect` looks again."""
-        self._sound = False
+    def mark_disconnected(self) -> None:
+        self._connected = False
 
-    def forget(self) -> None:
-        """What the trainer holds in memory may be half of a step: it is read from its checkpoint again."""
+    def discard_trainer(self) -> None:
+        """The next `recover` reads the trainer's state from its checkpoint."""
         self._trainer = None
 
     def close(self) -> None:
+        """Closes all connections to Postgres."""
         if self._engine is not None:
             self._engine.dispose()
 
@@ -122,10 +129,10 @@ class RealParts:
             from learner.score.scorer import Scorer
 
             self._scorer = Scorer(self.engine, self.config, stopping=self._stopping)
-        return self._scorer.run_once(SCORED_AT_ONCE)
+        return self._scorer.run_once(MAX_TURNS_PER_ROUND)
 
     def recover(self) -> None:
-        """Adopts what a learner that died left behind; nothing where that is done, or nothing is trained."""
+        """Does nothing where it was done already, or where trainer.dry_run is on."""
         if self._trainer is None and not self.dry_run:
             from learner.train.trainer import Trainer
 
@@ -148,11 +155,10 @@ class RealParts:
         return describe(self._trainer.step(batch_id))
 
     def publish(self, *, asked: bool = False) -> str | None:
-        """One move of the live pointer, where there is one to make."""
         now = datetime.now(UTC)
         look = now >= self._compare_at
         if look:
-            self._compare_at = now + COMPARED_EVERY
+            self._compare_at = now + COMPARE_INTERVAL
         return advance(self.engine, self.config, now, asked=asked, look=look)
 
     def facts(self) -> StatusFacts:
@@ -161,7 +167,7 @@ class RealParts:
 
     def write_heartbeat(self, heartbeat: Heartbeat) -> bool:
         """Writes to `processes`; False while there is no connection. Raises SQLAlchemyError."""
-        if self._engine is None or not self._sound:
+        if self._engine is None or not self._connected:
             return False
         with self._engine.begin() as connection:
             processes.beat(connection, heartbeat)
@@ -169,17 +175,17 @@ class RealParts:
 
     @property
     def engine(self) -> Engine:
-        """After `connect`."""
+        """The SQLAlchemy engine. Raises RuntimeError before the first `connect`."""
         if self._engine is None:
             raise RuntimeError("connect() comes first")
         return self._engine
 
 
 def describe(step: "StepReport") -> str:
-    """A step's line in the log."""
+    """The log line of a step."""
     if step.status == "skipped":
         return f"skipped batch={step.batch_id} because {REASONS.get(step.reason or '', step.reason)}"
-    measured = ((name, step.metrics.get(name)) for name in SHOWN) if step.metrics else ()
+    measured = ((name, step.metrics.get(name)) for name in LOGGED_METRICS) if step.metrics else ()
     shown = "".join(f" {name}={value:.4g}" for name, value in measured if value is not None)
-    made = f"trained step={step.number} batch={step.batch_id} version={step.version}"
-    return f"{made} seconds={step.seconds:.1f}{shown}"
+    result = f"trained step={step.number} batch={step.batch_id} version={step.version}"
+    return f"{result} seconds={step.seconds:.1f}{shown}"

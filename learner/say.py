@@ -1,4 +1,4 @@
-"""When to speak, and in which words: pure. The log of the learner is made of these lines."""
+"""The lines of the learner's log about waiting, and how often each is repeated: pure."""
 
 from dataclasses import dataclass, field
 
@@ -6,16 +6,17 @@ RESUMED = "submission resumed"
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """Samples that are there, of those needed; `kind` names the reason, `because` words it."""
+class SamplesWait:
+    """A wait for more samples."""
 
-    needed: int
-    current: int
-    oldest: float | None
-    kind: str
-    because: str
+    needed: int  # samples of a full batch
+    current: int  # samples that are there
+    oldest: float | None  # seconds since the oldest of them was scored; None: there is none
+    kind: str  # name of the reason: the `kind` of a `status.facts.Explanation`
+    because: str  # the reason in words
 
     def line(self) -> str:
+        """The line of the log."""
         return (
             f"waiting for samples batch_size={self.needed} current={self.current} "
             f"oldest={age(self.oldest, none='none')} because {self.because}"
@@ -23,42 +24,45 @@ class Waiting:
 
 
 @dataclass
-class Say:
-    """Decides whether a line is due: at once when its key is new, else every `interval` seconds."""
+class LogThrottle:
+    """Repeats a line about waiting only every `interval` seconds; one about another wait is due at once.
+
+    Methods return the line where it is due, else None. `now` is in seconds of a monotonic clock.
+    """
 
     interval: float
-    _key: object = None
-    _said_at: float = field(default=float("-inf"))
+    _last_key: object = None
+    _logged_at: float = field(default=float("-inf"))
     _resumed: bool = False
 
     def resumed(self) -> str | None:
-        """The line that samples are taken from now on; once in a process's life."""
+        """The line that samples are taken from now on; due once per process."""
         if self._resumed:
             return None
         self._resumed = True
         return RESUMED
 
-    def waiting(self, waiting: Waiting, now: float) -> str | None:
-        """The line for want of samples; `now` in seconds of any clock that only grows."""
-        return waiting.line() if self._due((waiting.current, waiting.kind), now) else None
+    def waiting_for_samples(self, wait: SamplesWait, now: float) -> str | None:
+        """The line about a wait for samples; another count or another kind of reason is another wait."""
+        return wait.line() if self._due((wait.current, wait.kind), now) else None
 
     def waiting_for(self, what: str, because: str, now: float) -> str | None:
-        """The line for anything else than samples: a dependency, a stage that failed."""
+        """The line about any other wait: for a dependency, or for a stage that failed."""
         return f"waiting for {what} because {because}" if self._due((what, because), now) else None
 
-    def went_on(self) -> None:
-        """Something was done: the next wait is a new one and is said at once."""
-        self._key = None
+    def reset(self) -> None:
+        """Work was done: the next wait is a new one, and its line is due at once."""
+        self._last_key = None
 
     def _due(self, key: object, now: float) -> bool:
-        if key == self._key and now - self._said_at < self.interval:
+        if key == self._last_key and now - self._logged_at < self.interval:
             return False
-        self._key, self._said_at = key, now
+        self._last_key, self._logged_at = key, now
         return True
 
 
 def age(seconds: float | None, none: str = "–") -> str:
-    """Seconds as people read them: 12s, 3m05s, 30m, 2h10m, 4d; `none` where the age is not known."""
+    """Seconds as people read them: 12s, 3m05s, 30m, 2h10m, 4d; `none` for an unknown age."""
     if seconds is None:
         return none
     whole = int(seconds)

@@ -1,4 +1,4 @@
-"""Starts a verb: logging, signals, the reporting thread, and the loop or one stage of it."""
+"""Runs a verb of the learner: logging, signals, the heartbeat, and the loop or one stage of it."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from learner.board import HeartbeatWriter
 from learner.loop import Loop
-from learner.parts import RealParts
+from learner.parts import PostgresStages
 from learner.stop import Stop, SystemClock
 from learner.trouble import diagnose
 from store.config import Loaded
@@ -28,50 +28,51 @@ ROLES: dict[str, tuple[str, LearnerDetail]] = {
 
 
 def start(loaded: Loaded, verb: str, *, once: bool) -> int:
-    """Runs the verb until it is told to stop, or once. Returns the exit status: 1 where one round failed."""
+    """Runs the verb until a signal, or for one round. Returns the exit status: 1 where that round failed."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if said := sentence(loaded.from_environment):
-        log.info("%s", said)
+    if overrides := sentence(loaded.from_environment):
+        log.info("%s", overrides)
     config = loaded.config
     stop, clock, heartbeat = Stop(), SystemClock(), HeartbeatWriter(*ROLES[verb])
-    parts = RealParts(config, stop.event.is_set)
-    loop = Loop(parts, stop, clock, heartbeat, config.batch.stall_warn_interval)
-    with stop.listen(), heartbeat.running(clock, parts.write_heartbeat):
+    stages = PostgresStages(config, stop.event.is_set)
+    loop = Loop(stages, stop, clock, heartbeat, config.batch.stall_warn_interval)
+    with stop.listen(), heartbeat.running(clock, stages.write_heartbeat):
         status = run_once(loop, verb) if once else run(loop, verb)
-    parts.close()
+    stages.close()
     _leave(status)
     return status
 
 
 def run(loop: Loop, verb: str) -> int:
+    """Runs the verb until a stop is requested. Returns the exit status."""
     if verb == "run":
         loop.run()
     else:
-        stage, failed = stages(loop)[verb]
-        loop.forever(stage, failed, loop.stop.event)
+        one_round, failed = rounds(loop)[verb]
+        loop.repeat(one_round, failed, loop.stop.event)
     log.info("stopped")
     return 0
 
 
 def run_once(loop: Loop, verb: str) -> int:
-    """One round of each stage of the verb; a fault ends it."""
+    """Runs one round of each stage of the verb; the first error ends it. Returns the exit status."""
     order = ("score", "learn") if verb == "run" else (verb,)
     try:
         for name in order:
-            stages(loop)[name][0]()
+            rounds(loop)[name][0]()
     except Exception as error:  # the boundary of the process: logged as what it waits for
-        return _give_up(error, verb)
+        _log_failure(error, verb)
+        return 1
     return 0
 
 
-def _give_up(error: Exception, verb: str) -> int:
+def _log_failure(error: Exception, verb: str) -> None:
     what, because = diagnose(error, verb)
     log.error("waiting for %s because %s", what, because, exc_info=error if what == verb else None)
-    return 1
 
 
-def stages(loop: Loop) -> dict[str, tuple[Callable[[], float], Callable[[Exception], None]]]:
-    """Each stage with what is done when it raises."""
+def rounds(loop: Loop) -> dict[str, tuple[Callable[[], float], Callable[[Exception], None]]]:
+    """Name → one round of that stage, and what is done when it raises."""
     return {
         "learn": (loop.learn, loop.failed),
         "score": (loop.score, loop.scoring_failed),
@@ -82,9 +83,10 @@ def stages(loop: Loop) -> dict[str, tuple[Callable[[], float], Callable[[Excepti
 
 
 def _leave(status: int) -> None:
-    """Ends the process at once where a judge's call still runs in a thread: its lease gives the turn back.
+    """Ends the process at once where a call of the judge still runs in the scoring thread.
 
-    The interpreter would wait for that thread, for as long as the judge takes.
+    The interpreter would wait for that thread as long as the judge takes. The turn becomes free again when
+    its lease ends.
     """
     if any(thread.name == "score" and thread.is_alive() for thread in threading.enumerate()):
         logging.shutdown()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from learner.parts import RealParts
+from learner.parts import PostgresStages
 from store import database
 from store.config import from_mapping
 from store.policies import get_or_create
@@ -132,18 +132,18 @@ def test_a_running_learner_reports_that_it_is_alive(database_url, tmp_path):
     assert (after["kind"], after["processes"][0]["alive"]) == ("learner_off", False)
 
 
-def test_parts_find_an_open_batch_and_come_back_after_a_lost_connection(db, database_url, tmp_path):
+def test_the_stages_find_an_open_batch_and_come_back_after_a_lost_connection(db, database_url, tmp_path):
     with db.begin() as connection:
         get_or_create(connection, "default", "global", str(tmp_path))
     config = from_mapping({"database": {"url": database_url}, "trainer": {"dry_run": True}})
-    parts = RealParts(config)
-    parts.connect()
-    assert parts.open_batch() is None
-    parts.lost()
-    parts.connect()
-    assert parts.batch().because == "no scored turn is left"
-    assert parts.publish() is None
-    parts.close()
+    stages = PostgresStages(config)
+    stages.connect()
+    assert stages.open_batch() is None
+    stages.mark_disconnected()
+    stages.connect()
+    assert stages.batch().because == "no scored turn is left"
+    assert stages.publish() is None
+    stages.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The loop on fakes: a clock that jumps, and parts that raise, wait or work as the test says."""
+"""The loop on fakes: a clock that jumps, and stages that raise, wait or work as the test says."""
 
 import logging
 import threading
@@ -42,7 +42,7 @@ def short(current: int = 3) -> SimpleNamespace:
     return SimpleNamespace(current=current, needed=16, oldest_seconds=12.0, because="")
 
 
-class FakeParts:
+class FakeStages:
     """Answers come from lists; the last one is repeated. An exception in a list is raised."""
 
     poll_interval = 1.0
@@ -73,16 +73,16 @@ class FakeParts:
         return call
 
 
-def loop_of(parts: FakeParts, waits: int) -> Loop:
+def loop_of(stages: FakeStages, waits: int) -> Loop:
     stop = Stop()
     clock = JumpingClock(stop, waits)
     heartbeat = HeartbeatWriter("learner", LearnerDetail(scores=True, trains=True))
-    return Loop(parts, stop, clock, heartbeat, stall_warn_interval=30)
+    return Loop(stages, stop, clock, heartbeat, stall_warn_interval=30)
 
 
-def learn(parts: FakeParts, waits: int) -> Loop:
-    loop = loop_of(parts, waits)
-    loop.forever(loop.learn, loop.failed, loop.stop.event)
+def learn(stages: FakeStages, waits: int) -> Loop:
+    loop = loop_of(stages, waits)
+    loop.repeat(loop.learn, loop.failed, loop.stop.event)
     return loop
 
 
@@ -93,49 +93,51 @@ def lines(caplog):
 
 
 def test_the_log_begins_with_the_promised_lines(lines):
-    learn(FakeParts(), waits=1)
+    learn(FakeStages(), waits=1)
     assert lines()[0] == "submission resumed"
     assert lines()[1].startswith("waiting for samples batch_size=16 current=3 oldest=12s because ")
 
 
 def test_a_wait_is_said_when_the_count_changes_and_every_interval(lines):
-    learn(FakeParts(batch=[short(3), short(4), short(4)]), waits=40)
+    learn(FakeStages(batch=[short(3), short(4), short(4)]), waits=40)
     counts = [line.split()[4] for line in lines() if line.startswith("waiting for samples")]
     assert counts == ["current=3", "current=4", "current=4"]
 
 
 def test_a_closed_batch_is_trained_and_published_at_once(lines):
-    parts = FakeParts(batch=[7, short()], publish=[None, "published version=1", None])
-    loop = learn(parts, waits=2)
+    stages = FakeStages(batch=[7, short()], publish=[None, "published version=1", None])
+    loop = learn(stages, waits=2)
     assert lines()[1:3] == ["trained step=1", "published version=1"]
     assert loop.clock.waited == [0.0, 1.0]
 
 
 def test_postgres_may_be_down_at_start(lines):
-    parts = FakeParts(connect=[PostgresUnreachableError("Postgres at db:5432 cannot be used: refused"), None])
-    learn(parts, waits=2)
+    stages = FakeStages(
+        connect=[PostgresUnreachableError("Postgres at db:5432 cannot be used: refused"), None]
+    )
+    learn(stages, waits=2)
     assert lines()[0] == "waiting for Postgres because Postgres at db:5432 cannot be used: refused"
     assert lines()[1] == "submission resumed"
 
 
 def test_tables_may_be_missing_at_start(lines):
     learn(
-        FakeParts(connect=[SchemaError("db has no Dukou tables: run `alembic upgrade head`"), None]), waits=2
+        FakeStages(connect=[SchemaError("db has no Dukou tables: run `alembic upgrade head`"), None]), waits=2
     )
     assert lines()[0] == "waiting for the tables because db has no Dukou tables: run `alembic upgrade head`"
 
 
 def test_postgres_may_go_away_in_between(lines):
     gone = OperationalError("select", {}, Exception("server closed the connection\nhint"))
-    parts = FakeParts(batch=[short(), gone, short()])
-    learn(parts, waits=3)
+    stages = FakeStages(batch=[short(), gone, short()])
+    learn(stages, waits=3)
     assert "waiting for Postgres because server closed the connection" in lines()
-    assert parts.calls.count("lost") == 1
+    assert stages.calls.count("mark_disconnected") == 1
     assert lines().count("submission resumed") == 1
 
 
 def test_a_raising_stage_is_tried_again_with_growing_pauses(lines, caplog):
-    loop = learn(FakeParts(batch=[7], train=[RuntimeError("out of memory")]), waits=7)
+    loop = learn(FakeStages(batch=[7], train=[RuntimeError("out of memory")]), waits=7)
     assert loop.clock.waited == [1, 2, 4, 8, 16, 30, 30]
     said = [record for record in caplog.records if "RuntimeError: out of memory" in record.getMessage()]
     assert [record.exc_info is not None for record in said] == [True, False, False]
@@ -143,85 +145,85 @@ def test_a_raising_stage_is_tried_again_with_growing_pauses(lines, caplog):
 
 
 def test_the_trainer_is_made_anew_after_a_failed_step():
-    parts = FakeParts(batch=[7], train=[RuntimeError("boom"), "trained step=1"])
-    loop = learn(parts, waits=2)
-    assert parts.calls.count("forget") == 1
+    stages = FakeStages(batch=[7], train=[RuntimeError("boom"), "trained step=1"])
+    loop = learn(stages, waits=2)
+    assert stages.calls.count("discard_trainer") == 1
     assert loop.heartbeat.current().learner.trouble is None
 
 
 def test_success_ends_the_growing_pauses():
-    parts = FakeParts(batch=[RuntimeError("a"), RuntimeError("b"), short(), RuntimeError("c"), short()])
-    assert learn(parts, waits=5).clock.waited == [1, 2, 1, 1, 1]
+    stages = FakeStages(batch=[RuntimeError("a"), RuntimeError("b"), short(), RuntimeError("c"), short()])
+    assert learn(stages, waits=5).clock.waited == [1, 2, 1, 1, 1]
 
 
 def test_a_stop_before_the_step_trains_nothing(lines):
-    parts = FakeParts(batch=[7])
-    loop = loop_of(parts, waits=99)
-    parts.answers["publish"] = [None]
+    stages = FakeStages(batch=[7])
+    loop = loop_of(stages, waits=99)
+    stages.answers["publish"] = [None]
     loop.stop.request()
-    loop.forever(loop.learn, loop.failed, Event())
-    assert "train" not in parts.calls
+    loop.repeat(loop.learn, loop.failed, Event())
+    assert "train" not in stages.calls
     assert lines()[-1].startswith("stopped in the middle")
 
 
 def test_dry_run_closes_batches_and_says_that_nothing_is_trained(lines):
-    parts = FakeParts(batch=[7, short()])
-    parts.dry_run = True
-    learn(parts, waits=1)
+    stages = FakeStages(batch=[7, short()])
+    stages.dry_run = True
+    learn(stages, waits=1)
     assert lines()[-1] == "waiting for training because trainer.dry_run is on: batch 7 is closed, not trained"
-    assert "train" not in parts.calls
+    assert "train" not in stages.calls
 
 
 def test_scoring_that_raises_does_not_touch_training(lines):
-    parts = FakeParts(score=[ValueError("bad rubric")])
-    loop = loop_of(parts, waits=1)
-    loop.forever(loop.score, loop.scoring_failed, loop.stop.event)
+    stages = FakeStages(score=[ValueError("bad rubric")])
+    loop = loop_of(stages, waits=1)
+    loop.repeat(loop.score, loop.scoring_failed, loop.stop.event)
     assert lines() == ["waiting for scoring because ValueError: bad rubric"]
-    assert "forget" not in parts.calls
+    assert "discard_trainer" not in stages.calls
 
 
 def test_a_paused_judge_is_said_and_reported(lines):
-    parts = FakeParts(score=[SimpleNamespace(claimed=0, waiting_because="401: TAOTOKEN_API_KEY is wrong")])
-    loop = loop_of(parts, waits=5)
-    loop.forever(loop.score, loop.scoring_failed, loop.stop.event)
+    stages = FakeStages(score=[SimpleNamespace(claimed=0, waiting_because="401: TAOTOKEN_API_KEY is wrong")])
+    loop = loop_of(stages, waits=5)
+    loop.repeat(loop.score, loop.scoring_failed, loop.stop.event)
     assert lines() == ["waiting for the judge because 401: TAOTOKEN_API_KEY is wrong"]
     assert loop.heartbeat.current().learner.judge_paused == "401: TAOTOKEN_API_KEY is wrong"
 
 
 def test_scoring_goes_on_without_pause_while_there_is_work():
     busy, idle = (SimpleNamespace(claimed=n, waiting_because=None) for n in (16, 0))
-    loop = loop_of(FakeParts(score=[busy, busy, idle]), waits=3)
-    loop.forever(loop.score, loop.scoring_failed, loop.stop.event)
+    loop = loop_of(FakeStages(score=[busy, busy, idle]), waits=3)
+    loop.repeat(loop.score, loop.scoring_failed, loop.stop.event)
     assert loop.clock.waited == [0.0, 0.0, 1.0]
 
 
 def test_run_scores_beside_the_main_loop_and_ends_both():
     scored = Event()
-    parts = FakeParts()
-    loop = loop_of(parts, waits=10**9)
+    stages = FakeStages()
+    loop = loop_of(stages, waits=10**9)
 
     def score() -> float:
         scored.set()
-        if "batch" in parts.calls:
+        if "batch" in stages.calls:
             loop.stop.request()
         return 0.0
 
     loop.score = score
     loop.run()
     assert scored.is_set()
-    assert "batch" in parts.calls
+    assert "batch" in stages.calls
     assert "score" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_train_alone_waits_for_a_closed_batch(lines):
-    loop = loop_of(FakeParts(open_batch=[None, 7]), waits=2)
-    loop.forever(loop.train_closed, loop.failed, loop.stop.event)
+    loop = loop_of(FakeStages(open_batch=[None, 7]), waits=2)
+    loop.repeat(loop.train_closed, loop.failed, loop.stop.event)
     assert lines()[1:] == ["waiting for a closed batch because every batch is trained", "trained step=1"]
 
 
 def test_batch_alone_leaves_a_closed_batch_to_a_trainer(lines):
-    parts = FakeParts(batch=[7])
-    loop = loop_of(parts, waits=1)
-    loop.forever(loop.batch, loop.failed, loop.stop.event)
+    stages = FakeStages(batch=[7])
+    loop = loop_of(stages, waits=1)
+    loop.repeat(loop.batch, loop.failed, loop.stop.event)
     assert lines() == ["waiting for a trainer because batch 7 is closed"]
-    assert "train" not in parts.calls
+    assert "train" not in stages.calls

@@ -1,8 +1,8 @@
 import pytest
 
-from learner.say import Say, Waiting, age
+from learner.say import LogThrottle, SamplesWait, age
 
-WAITING = Waiting(needed=16, current=3, oldest=12.4, kind="samples", because="3 of 16 samples are there")
+WAITING = SamplesWait(needed=16, current=3, oldest=12.4, kind="samples", because="3 of 16 samples are there")
 
 
 def test_the_waiting_line_has_the_promised_form():
@@ -11,44 +11,47 @@ def test_the_waiting_line_has_the_promised_form():
 
 
 def test_no_sample_has_no_age_rather_than_zero():
-    line = Waiting(16, 0, None, "traffic", "no turn").line()
+    line = SamplesWait(16, 0, None, "traffic", "no turn").line()
     assert "current=0 oldest=none because" in line
 
 
 def test_resumed_is_said_once():
-    say = Say(30)
-    assert [say.resumed(), say.resumed()] == ["submission resumed", None]
+    throttle = LogThrottle(30)
+    assert [throttle.resumed(), throttle.resumed()] == ["submission resumed", None]
 
 
 def test_the_same_wait_is_repeated_only_after_the_interval():
-    say = Say(30)
-    said = [bool(say.waiting(WAITING, now)) for now in (0.0, 1.0, 29.9, 30.0, 31.0, 60.0)]
+    throttle = LogThrottle(30)
+    said = [bool(throttle.waiting_for_samples(WAITING, now)) for now in (0.0, 1.0, 29.9, 30.0, 31.0, 60.0)]
     assert said == [True, False, False, True, False, True]
 
 
 def test_another_count_or_another_reason_is_said_at_once():
-    say = Say(30)
-    say.waiting(WAITING, 0.0)
-    assert say.waiting(Waiting(16, 4, 1.0, "samples", "4 of 16"), 1.0)
-    assert say.waiting(Waiting(16, 4, 2.0, "no_gateway", "no drainer"), 2.0)
+    throttle = LogThrottle(30)
+    throttle.waiting_for_samples(WAITING, 0.0)
+    assert throttle.waiting_for_samples(SamplesWait(16, 4, 1.0, "samples", "4 of 16"), 1.0)
+    assert throttle.waiting_for_samples(SamplesWait(16, 4, 2.0, "no_gateway", "no drainer"), 2.0)
 
 
 def test_words_that_change_with_the_same_reason_are_not_a_new_wait():
-    say = Say(30)
-    say.waiting(WAITING, 0.0)
-    assert say.waiting(Waiting(16, 3, 13.0, "samples", "3 of 16, 1 turn being scored"), 1.0) is None
+    throttle = LogThrottle(30)
+    throttle.waiting_for_samples(WAITING, 0.0)
+    assert (
+        throttle.waiting_for_samples(SamplesWait(16, 3, 13.0, "samples", "3 of 16, 1 turn being scored"), 1.0)
+        is None
+    )
 
 
 def test_after_work_the_same_wait_is_new():
-    say = Say(30)
-    say.waiting(WAITING, 0.0)
-    say.went_on()
-    assert say.waiting(WAITING, 1.0)
+    throttle = LogThrottle(30)
+    throttle.waiting_for_samples(WAITING, 0.0)
+    throttle.reset()
+    assert throttle.waiting_for_samples(WAITING, 1.0)
 
 
 def test_other_waits_are_said_in_the_same_rhythm():
-    say = Say(30)
-    said = [say.waiting_for("Postgres", "connection refused", now) for now in (0.0, 5.0, 30.0)]
+    throttle = LogThrottle(30)
+    said = [throttle.waiting_for("Postgres", "connection refused", now) for now in (0.0, 5.0, 30.0)]
     line = "waiting for Postgres because connection refused"
     assert said == [line, None, line]
 
