@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from gateway.reconcile.beside import DEFAULT_PLACES, Wanted, has_room, plan, to_make_room
+from gateway.reconcile.beside import DEFAULT_PLACES, ExtraAdapters, has_room, plan, to_make_room
 from gateway.reconcile.control import Control, ControlError
 from gateway.reconcile.decide import Failed, Loaded, Outcome, Target, View
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 Bring = Callable[[Control, View, Target], Outcome]
 #: Begins a piece of work and returns whether it still runs.
 Spawn = Callable[[Callable[[], None]], Callable[[], bool]]
-_AGAIN = 10.0  # seconds after which an adapter that could not be loaded beside is tried again
+_RETRY_SECONDS = 10.0  # after which an adapter that could not be loaded is tried again
 
 
 def in_a_thread(work: Callable[[], None]) -> Callable[[], bool]:
@@ -52,26 +52,26 @@ class Adapters:
         """Whether an adapter is being unloaded, so that none can be loaded."""
         return self._running is not None and self._running()
 
-    def make_room(self, view: View, target: Target, serving: str | None, wanted: Wanted) -> str | None:
+    def make_room(self, view: View, target: Target, serving: str | None, extra: ExtraAdapters) -> str | None:
         """Why the live adapter cannot be loaded yet; None: it can be."""
         if self.busy():
             return "an old adapter has requests left"
         if has_room(view.adapters, target, self._limit()):
             return None
-        oldest = to_make_room(view.adapters, self._policy, serving, wanted)
+        oldest = to_make_room(view.adapters, self._policy, serving, extra)
         if oldest is not None:
             self._unload(oldest)
             return f"the adapter {oldest} has to go first"
         return None
 
-    def tend(self, view: View, live: Target, wanted: Wanted, bring: Bring) -> frozenset[str]:
+    def tend(self, view: View, live: Target, extra: ExtraAdapters, bring: Bring) -> frozenset[str]:
         """Does what is planned, one unload at a time; returns the adapters beside that may get traffic."""
         now = self._clock()
         self._verified &= view.adapters
         self._verified |= {live.adapter} & view.adapters if live.adapter else set()
-        unused = self._unused(view, live, wanted, now)
+        unused = self._unused(view, live, extra, now)
         ready = frozenset(self._verified)
-        planned = plan(view.adapters, self._policy, live, wanted, self._limit(), unused, ready)
+        planned = plan(view.adapters, self._policy, live, extra, self._limit(), unused, ready)
         if not self.busy():
             for target in planned.load:
                 self._load(view, target, bring, now)
@@ -87,11 +87,11 @@ class Adapters:
         if isinstance(outcome, Loaded):
             self._verified.add(name)
         else:
-            self._not_before[name] = now + _AGAIN if isinstance(outcome, Failed) else float("inf")
+            self._not_before[name] = now + _RETRY_SECONDS if isinstance(outcome, Failed) else float("inf")
 
-    def _unused(self, view: View, live: Target, wanted: Wanted, now: float) -> dict[str, float]:
+    def _unused(self, view: View, live: Target, extra: ExtraAdapters, now: float) -> dict[str, float]:
         """For how long each adapter has been sent no request, where none is."""
-        used = {live.adapter, *(target.adapter for target in wanted.targets())}
+        used = {live.adapter, *(target.adapter for target in extra.targets())}
         self._unused_since = {
             name: self._unused_since.get(name, now) for name in view.adapters if name not in used
         }

@@ -13,15 +13,15 @@ from gateway.reconcile.decide import Target, adapter_version
 
 #: Seconds after the last request was sent to an adapter until it is unloaded. Unloading waits for the
 #: adapter's requests and keeps others from being loaded meanwhile, so there is no hurry …
-LINGER = 60.0
+UNLOAD_AFTER_SECONDS = 60.0
 #: … but where a place is needed: long enough for every worker to have read the routes file.
-SHORT = 5.0
+UNLOAD_SOON_SECONDS = 5.0
 #: SGLang's own default of --max-loras-per-batch.
 DEFAULT_PLACES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExtraAdapters:
     """What sessions ask for beside the live version."""
 
     trial: Target | None = None
@@ -49,7 +49,7 @@ def plan(
     loaded: Iterable[str],
     policy: str,
     live: Target,
-    wanted: Wanted,
+    extra: ExtraAdapters,
     places: int,
     unused: Mapping[str, float],
     ready: frozenset[str],
@@ -62,12 +62,12 @@ def plan(
     names = frozenset(loaded)
     room = max(1, places - 1)
     keep = [live.adapter] if live.adapter is not None else []
-    chosen = [target for target in wanted.targets() if target.adapter not in keep][: room - len(keep)]
+    chosen = [target for target in extra.targets() if target.adapter not in keep][: room - len(keep)]
     serve = frozenset(target.adapter for target in chosen if target.adapter is not None)
     lacking = [target for target in chosen if target.adapter not in names]
     free = room - len(names | frozenset(keep))
     needed = len(lacking) > free or len(names | frozenset(keep)) > room
-    after = SHORT if needed else LINGER
+    after = UNLOAD_SOON_SECONDS if needed else UNLOAD_AFTER_SECONDS
     idle = [name for name in _own(names, policy) if name not in serve and name not in keep]
     unload = tuple(name for name in idle if unused.get(name, 0.0) >= after)
     unverified = [target for target in chosen if target.adapter in names - ready]
@@ -80,13 +80,13 @@ def has_room(loaded: Iterable[str], target: Target, places: int) -> bool:
     return target.adapter in names or len(names) < max(1, places - 1)
 
 
-def to_make_room(loaded: Iterable[str], policy: str, serving: str | None, wanted: Wanted) -> str | None:
-    """The adapter that has to go for a new live one: the oldest that nobody asks for, else the least wanted.
+def to_make_room(loaded: Iterable[str], policy: str, serving: str | None, extra: ExtraAdapters) -> str | None:
+    """The adapter to unload for a new live one: the oldest without sessions, else the least important.
 
     None where only what serves now is there.
     """
     names = [name for name in _own(frozenset(loaded), policy) if name != serving]
-    asked = [target.adapter for target in wanted.targets()]
+    asked = [target.adapter for target in extra.targets()]
     unasked = [name for name in names if name not in asked]
     return next((name for name in (*unasked, *reversed(asked)) if name in names), None)
 

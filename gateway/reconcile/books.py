@@ -15,7 +15,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from gateway.reconcile.beside import Wanted
+from gateway.reconcile.beside import ExtraAdapters
 from gateway.reconcile.decide import Route, Target, adapter_name
 from store import engines, leases, pins, processes, publications, publishing, versions
 from store.postgres_errors import POSTGRES_ERRORS, line_of
@@ -25,22 +25,22 @@ from store.publishing import Pointers
 from store.versions import Version
 
 _log = logging.getLogger(__name__)
-_RETRY = 2.0  # seconds between attempts to reach Postgres
+_RETRY_SECONDS = 2.0  # between attempts to reach Postgres
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveVersion:
     """The live version, and the base model that checkpoints are compared with."""
 
     version: Version
     base: Path
     target: Target
-    wanted: Wanted = field(default_factory=Wanted)
-    versions: Mapping[int, Version] = field(default_factory=dict)  # of what is wanted beside
+    extra: ExtraAdapters = field(default_factory=ExtraAdapters)
+    versions: Mapping[int, Version] = field(default_factory=dict)  # those of `extra`, by number
 
 
-class Books:
+class ReconcilerStore:
     """`owner` names this reconciler in the leases: the same one after a restart.
 
     `pin_seconds`: for how long a session stays on the version it began with.
@@ -61,7 +61,7 @@ class Books:
         self._owner = owner
         self._clock = clock
         self._pin_seconds = pin_seconds
-        self._good: Live | None = None
+        self._good: LiveVersion | None = None
         self._pointers: Pointers | None = None  # as `live` read them last
         self._unwritten: deque[Callable[[Connection], object]] = deque()
         self._leases: set[str] = set()
@@ -71,7 +71,7 @@ class Books:
         self._reached = False
         self.away: str | None = None  # why Postgres cannot be reached; None: it can
 
-    def live(self) -> Live | None:
+    def live(self) -> LiveVersion | None:
         """What the live pointer shows; the last verified version while Postgres is away; None: not known."""
         found = self._try(self._read_live)
         return found if self.away is None else self._good
@@ -81,7 +81,7 @@ class Books:
         found = self._try(lambda connection: publishing.pointers_of(connection, self._policy))
         return self.away is None and found != self._pointers
 
-    def verified(self, live: Live) -> None:
+    def verified(self, live: LiveVersion) -> None:
         """An engine serves this version and its probe agreed."""
         self._good = live
 
@@ -133,7 +133,7 @@ class Books:
 
     def see(self, url: str, route: Route) -> None:
         """Not kept while Postgres is away: it would be old news."""
-        verified = route.low if route.low == route.high else None
+        verified = route.version_low if route.version_low == route.version_high else None
         self._try(
             lambda connection: engines.record(
                 connection,
@@ -154,16 +154,16 @@ class Books:
         heartbeat = Heartbeat("reconciler", doing, waits_for)
         self._try(lambda connection: processes.beat(connection, heartbeat))
 
-    def _read_live(self, connection: Connection) -> Live | None:
+    def _read_live(self, connection: Connection) -> LiveVersion | None:
         self._pointers = publishing.pointers_of(connection, self._policy)
         version = versions.live(connection, self._policy)
         if version is None:
             return None
         base = Path(versions.get(connection, version.policy_id, 0).path)
-        wanted, rows = self._read_wanted(connection, version)
-        return Live(version, base, self._target(version), wanted, rows)
+        extra, rows = self._read_extra(connection, version)
+        return LiveVersion(version, base, self._target(version), extra, rows)
 
-    def _read_wanted(self, connection: Connection, live: Version) -> tuple[Wanted, dict[int, Version]]:
+    def _read_extra(self, connection: Connection, live: Version) -> tuple[ExtraAdapters, dict[int, Version]]:
         """What goes to sessions beside the live version; only adapters can."""
         trial = publishing.pointers(connection, live.policy_id).trial
         found = {}
@@ -173,10 +173,10 @@ class Books:
         rows = {number: versions.get(connection, live.policy_id, number) for number in asked}
         targets = {number: self._target(row) for number, row in rows.items()}
         pinned = {number: targets[number] for number in set(found.values())}
-        wanted = Wanted(
+        extra = ExtraAdapters(
             targets[trial.version] if trial else None, trial.share if trial else 0.0, found, pinned
         )
-        return wanted, rows
+        return extra, rows
 
     def _target(self, version: Version) -> Target:
         adapter = adapter_name(self._policy, version.version) if version.form == "adapter" else None
@@ -191,7 +191,8 @@ class Books:
         beside = frozenset(row.beside)
         route = Route(row.state, row.reason, row.version, row.version, served.adapter, row.dialect, beside)
         # The other reconciler may already move it: whatever lies between the two may answer.
-        return replace(route, low=min(row.version, live.version), high=max(row.version, live.version))
+        low, high = sorted((row.version, live.version))
+        return replace(route, version_low=low, version_high=high)
 
     def _write(self, write: Callable[[Connection], object]) -> None:
         self._unwritten.append(write)
@@ -209,7 +210,7 @@ class Books:
                 answer = ask(connection)
         except POSTGRES_ERRORS as error:
             self.away = line_of(error)
-            self._retry_at = self._clock() + _RETRY
+            self._retry_at = self._clock() + _RETRY_SECONDS
             return None
         self.away = None
         self._reached = True

@@ -18,10 +18,10 @@ from store.engines import State
 from store.versions import Form
 
 #: Seconds without an answer after which a connected engine counts as dead: a busy one may be slow.
-SILENCE = 30.0
+DEAD_AFTER_SECONDS = 30.0
 #: Failed loads of one version that are its own fault before it is refused: about half a minute of tries.
 MAX_TRIES = 5
-_LONGEST_PAUSE = 60.0
+_LONGEST_RETRY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the workers are told of an engine. While low differs from high, either may answer."""
+    """What the workers are told of an engine. While the two versions differ, either may answer."""
 
     state: State
     reason: str | None = None
-    low: int | None = None  # None: unknown
-    high: int | None = None
+    version_low: int | None = None  # None: unknown
+    version_high: int | None = None
     adapter: str | None = None
     dialect: str | None = None
     beside: frozenset[str] = frozenset()  # adapters that some sessions are sent to
@@ -146,8 +146,8 @@ def _decide_answering(view: View, memory: Memory, target: Target | None, now: fl
     if target is None:
         return Decision(Act.WAIT, _as_it_is(view, memory), memory)
     here = _current(view, memory, target)
-    if here.state == "ready" and here.low == target.version and here.adapter == target.adapter:
-        return Decision(Act.WAIT, here, _settled(memory))
+    if here.state == "ready" and here.version_low == target.version and here.adapter == target.adapter:
+        return Decision(Act.WAIT, here, _without_failure(memory))
     if memory.failed == target.version and now < memory.retry_at:
         return Decision(Act.WAIT, here, memory)
     if _claims(view, target):
@@ -179,7 +179,7 @@ def after(memory: Memory, before: Memory, target: Target, outcome: Outcome, now:
         return replace(kept, failed=None, failures=0, error=outcome.reason)
     again = before.failed == target.version
     failures = (before.failures if again else 0) + (1 if outcome.blame else 0)
-    pause = min(_LONGEST_PAUSE, 2.0 ** max(0, failures - 1))
+    pause = min(_LONGEST_RETRY_SECONDS, 2.0 ** max(0, failures - 1))
     return replace(kept, failed=target.version, failures=failures, retry_at=now + pause, error=outcome.error)
 
 
@@ -204,7 +204,7 @@ def label_version(label: str | None) -> int | None:
 def _silent(memory: Memory, now: float) -> Decision:
     since = now if memory.silent_since is None else memory.silent_since
     memory = replace(memory, silent_since=since)
-    if now - since >= SILENCE:
+    if now - since >= DEAD_AFTER_SECONDS:
         reason = f"no answer for {now - since:.0f} s"
         return Decision(Act.WAIT, _route(memory, "dead", reason), memory)
     known = memory.span is not None and not memory.updating
@@ -255,5 +255,5 @@ def _route(memory: Memory, state: State, reason: str | None) -> Route:
     return Route(state, reason, low, high, memory.adapter, memory.dialect)
 
 
-def _settled(memory: Memory) -> Memory:
+def _without_failure(memory: Memory) -> Memory:
     return replace(memory, failed=None, failures=0, error=None)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gateway.reconcile.books import Books
+from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Reconciler
 from gateway.reconcile.selftest import SelfTests
@@ -32,26 +32,26 @@ def main(config: Config) -> None:
         key = config.engine.api_key.get_secret_value()
         controls = [stack.enter_context(Control(url, key)) for url in config.engine.urls]
         owner = f"{socket.gethostname()}:{paths.root.resolve()}"
-        books = Books(
+        store = ReconcilerStore(
             lambda: database.engine(config),
             config.policy.name,
             owner,
             pin_seconds=config.publish.pin_sessions,
         )
-        stack.callback(books.close)
+        stack.callback(store.close)
         asks = {control.url: control.chat for control in controls}
         tests = SelfTests(stack.enter_context(ThreadPoolExecutor(2)), asks, config.engine.served_name)
-        reconciler = Reconciler(config, books, controls, paths.routes_file, tests=tests)
+        reconciler = Reconciler(config, store, controls, paths.routes_file, tests=tests)
         while not stop.is_set():
             reconciler.tick()
-            wait(stop, books, config.publish.poll_interval)
+            wait(stop, store, config.publish.poll_interval)
 
 
-def wait(stop: threading.Event, books: Books, seconds: float) -> None:
+def wait(stop: threading.Event, store: ReconcilerStore, seconds: float) -> None:
     """Until the next look at the engines, or until a pointer moves: that is one small query."""
     until = time.monotonic() + seconds
     while not stop.wait(min(_POINTER_SECONDS, seconds)) and time.monotonic() < until:
-        if books.moved():
+        if store.moved():
             return
 
 

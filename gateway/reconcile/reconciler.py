@@ -13,8 +13,8 @@ from pathlib import Path
 
 from gateway.reconcile import routes_file
 from gateway.reconcile.adapters import Adapters, Spawn, in_a_thread
-from gateway.reconcile.beside import Wanted
-from gateway.reconcile.books import Books, Live
+from gateway.reconcile.beside import ExtraAdapters
+from gateway.reconcile.books import LiveVersion, ReconcilerStore
 from gateway.reconcile.checkpoint import BadCheckpointError
 from gateway.reconcile.control import Control, ControlError, Health
 from gateway.reconcile.decide import (
@@ -47,10 +47,11 @@ from store.publications import Publication
 from store.versions import BadProbeError
 
 _log = logging.getLogger(__name__)
-_LEASE = 15.0  # seconds
-_LOAD_LEASE = 900.0  # longer than a weight load can take
-_LULL = 0.2  # seconds between a load and its verification: those who waited get their first token first
-_ROUNDS = 6  # acts in one tick: resume, load, refuse, load the ancestor, and a last look
+_LEASE_SECONDS = 15.0
+_LOAD_LEASE_SECONDS = 900.0  # longer than a weight load can take
+#: Between a load and its verification: users who waited get their first token first.
+_VERIFY_DELAY_SECONDS = 0.2
+_MAX_ROUNDS = 6  # per engine and tick: resume, load, refuse, load the ancestor, and a last look
 
 
 class Reconciler:
@@ -59,7 +60,7 @@ class Reconciler:
     def __init__(
         self,
         config: Config,
-        books: Books,
+        store: ReconcilerStore,
         controls: Sequence[Control],
         routes: Path,
         clock: Callable[[], float] = time.monotonic,
@@ -68,7 +69,7 @@ class Reconciler:
         rest: Callable[[float], None] = time.sleep,
     ) -> None:
         self._config = config
-        self._books = books
+        self._store = store
         self._controls = controls
         self._path = routes
         self._clock = clock
@@ -81,7 +82,7 @@ class Reconciler:
         self._memories = {control.url: remembered.get(control.url, Memory()) for control in controls}
         name = config.policy.name
         self._adapters = {control.url: Adapters(control, name, spawn, clock) for control in controls}
-        self._wanted = Wanted()
+        self._extra = ExtraAdapters()
         self._vocabularies = Vocabularies()
         self._routes: dict[str, Route] = {}
         self._seen: dict[str, tuple[Route, float]] = {}
@@ -90,7 +91,7 @@ class Reconciler:
     def tick(self) -> dict[str, Route]:
         """Returns the routes as they are written, by engine URL."""
         for control in self._controls:
-            if self._books.owns(control.url, _LEASE):
+            if self._store.owns(control.url, _LEASE_SECONDS):
                 self._reconcile(control)
             else:
                 self._follow(control)
@@ -98,9 +99,9 @@ class Reconciler:
         return dict(self._routes)
 
     def _reconcile(self, control: Control) -> None:
-        for _ in range(_ROUNDS):
-            live = self._books.live()
-            self._wanted = self._wanted if live is None else live.wanted
+        for _ in range(_MAX_ROUNDS):
+            live = self._store.live()
+            self._extra = self._extra if live is None else live.extra
             view = look(control)
             self._defaults.look(control, view.health, view.dialect)
             self._vocabularies.saw(control.url, view.model_path, None if live is None else live.base)
@@ -118,34 +119,34 @@ class Reconciler:
             else:
                 self._act(control, view, before, decision, live)
 
-    def _decide(self, control: Control, view: View, before: Memory, live: Live | None) -> Decision:
+    def _decide(self, control: Control, view: View, before: Memory, live: LiveVersion | None) -> Decision:
         decision = decide(view, before, None if live is None else live.target, self._clock())
         if live is None or decision.act is not Act.LOAD:
             return decision
         hindrance = None
         if live.target.adapter is not None:
             adapters = self._adapters[control.url]
-            hindrance = adapters.make_room(view, live.target, before.adapter, live.wanted)
-        elif not self._books.may_swap(_LOAD_LEASE):
+            hindrance = adapters.make_room(view, live.target, before.adapter, live.extra)
+        elif not self._store.may_swap(_LOAD_LEASE_SECONDS):
             hindrance = "another engine swaps its weights"
         return decision if hindrance is None else waiting(view, before, live.target, hindrance)
 
-    def _with_others(self, control: Control, view: View, route: Route, live: Live | None) -> Route:
+    def _with_others(self, control: Control, view: View, route: Route, live: LiveVersion | None) -> Route:
         """The route with the adapters that some sessions get instead of the live version."""
         adapters = self._adapters[control.url]
         if view.health in (Health.DEAD, Health.STARTING):
             adapters.forget()
-        served = live is not None and (live.target.adapter or live.wanted.targets() or view.adapters)
+        served = live is not None and (live.target.adapter or live.extra.targets() or view.adapters)
         if live is None or not served or view.health is not Health.READY or label_version(view.label) != 0:
             return route
-        beside = adapters.tend(
-            view, live.target, live.wanted, lambda *asked: self._bring_beside(live, *asked)
-        )
+        beside = adapters.tend(view, live.target, live.extra, lambda *asked: self._bring_beside(live, *asked))
         return replace(route, beside=beside)
 
-    def _act(self, control: Control, view: View, before: Memory, decision: Decision, live: Live) -> None:
+    def _act(
+        self, control: Control, view: View, before: Memory, decision: Decision, live: LiveVersion
+    ) -> None:
         """All that takes time and needs no engine comes before the workers hear of a load, or after it."""
-        self._books.owns(control.url, _LOAD_LEASE)
+        self._store.owns(control.url, _LOAD_LEASE_SECONDS)
         try:
             ready = self._prepared(control, view, decision.act, live)
             if not isinstance(ready, Refused):
@@ -160,14 +161,14 @@ class Reconciler:
             if isinstance(outcome, Loaded):
                 self._announce(control.url, serving(memory))
         finally:
-            self._books.swapped()
+            self._store.swapped()
         if isinstance(outcome, Failed) and gives_up(memory, live.target):
             outcome = Refused(f"it failed {memory.failures} times: {outcome.error}", outcome.touched)
             memory = after(decision.memory, before, live.target, outcome, now)
         self._memories[control.url] = memory
         self._record(control, live, outcome, now - began)
 
-    def _bring_beside(self, live: Live, control: Control, view: View, target: Target) -> Outcome:
+    def _bring_beside(self, live: LiveVersion, control: Control, view: View, target: Target) -> Outcome:
         """A version that is not live, for the sessions that get it."""
         beside = replace(live, version=live.versions[target.version], target=target)
         began = self._clock()
@@ -179,7 +180,7 @@ class Reconciler:
         self._record(control, beside, outcome, self._clock() - began)
         return outcome
 
-    def _prepared(self, control: Control, view: View, act: Act, live: Live) -> Inspected | Refused:
+    def _prepared(self, control: Control, view: View, act: Act, live: LiveVersion) -> Inspected | Refused:
         """Nothing reaches an engine that was not checked."""
         try:
             version = self._inspector.inspect(live.version, live.base)
@@ -190,7 +191,9 @@ class Reconciler:
             self._inspector.prepare(control, version, live.base, has_base=has_base)
         return version
 
-    def _bring(self, control: Control, view: View, act: Act, live: Live, version: Inspected) -> Outcome:
+    def _bring(
+        self, control: Control, view: View, act: Act, live: LiveVersion, version: Inspected
+    ) -> Outcome:
         tolerance = self._config.publish.probe_tolerance
         if act is Act.LOAD:
             admit = partial(self._admit, control.url, live.target, view.dialect)
@@ -206,15 +209,15 @@ class Reconciler:
         if not any(other != url and route.state == "ready" for other, route in self._routes.items()):
             version = target.version
             self._announce(url, Route("ready", "being verified", version, version, None, dialect))
-            self._rest(_LULL)
+            self._rest(_VERIFY_DELAY_SECONDS)
 
-    def _record(self, control: Control, live: Live, outcome: Outcome, seconds: float) -> None:
+    def _record(self, control: Control, live: LiveVersion, outcome: Outcome, seconds: float) -> None:
         version = live.version
         error = None
         if isinstance(outcome, Loaded):
             _log.info("%s serves version %d after %.2f s", control.url, version.version, seconds)
             if live.version.status == "live":
-                self._books.verified(live)
+                self._store.verified(live)
         else:
             error = outcome.error if isinstance(outcome, Failed) else outcome.reason
             _log.warning("%s does not take version %d: %s", control.url, version.version, error)
@@ -228,15 +231,15 @@ class Reconciler:
             probe={"missing": "not reached"} if isinstance(outcome, Failed) else outcome.probe,
             seconds=seconds,
         )
-        self._books.record(publication)
+        self._store.record(publication)
         if isinstance(outcome, Refused) and version.version > 0:
-            self._books.refuse(version, outcome.reason)
+            self._store.refuse(version, outcome.reason)
 
     def _follow(self, control: Control) -> None:
         """Another reconciler holds this engine: repeat what it says, as far as one can see oneself."""
-        live = self._books.live()
-        self._wanted = self._wanted if live is None else live.wanted
-        route = self._books.follow(control.url) or Route("starting", "its reconciler has not spoken yet")
+        live = self._store.live()
+        self._extra = self._extra if live is None else live.extra
+        route = self._store.follow(control.url) or Route("starting", "its reconciler has not spoken yet")
         health = control.health()
         self._defaults.look(control, health, route.dialect)
         self._tool_callings.look(control, health, route.dialect)
@@ -272,12 +275,12 @@ class Reconciler:
         told, at = self._seen.get(url, (None, 0.0))
         if told != route or self._clock() - at >= HEARTBEAT_SECONDS:
             self._seen[url] = (route, self._clock())
-            self._books.see(url, route)
+            self._store.see(url, route)
 
     def _write_routes(self) -> None:
         policy, model = self._config.policy.name, self._config.engine.served_name
         known = {"defaults": self._defaults.known(), "tool_calling": self._tool_callings.known()}
-        routes_file.write(self._path, policy, model, self._routes, self._wanted, **known)
+        routes_file.write(self._path, policy, model, self._routes, self._extra, **known)
 
     def _beat(self) -> None:
         if self._clock() < self._beat_at:
@@ -286,7 +289,7 @@ class Reconciler:
         behind = [f"{url} ({route.reason})" for url, route in self._routes.items() if route.state != "ready"]
         ready = len(self._routes) - len(behind)
         doing = f"{ready} of {len(self._routes)} engines serve"
-        self._books.beat(doing, "; ".join(behind) or None)
+        self._store.beat(doing, "; ".join(behind) or None)
 
 
 def look(control: Control) -> View:

@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from gateway.reconcile.beside import Wanted
+from gateway.reconcile.beside import ExtraAdapters
 from gateway.reconcile.decide import Memory, Route, adapter_version
 from gateway.reconcile.tool_calling import ToolCalling
 
-NOBODY = Wanted()
-NOTHING_KNOWN: Mapping[str, Mapping[str, Any]] = {}
-NOT_ASKED: Mapping[str, ToolCalling] = {}
+NO_EXTRA_ADAPTERS = ExtraAdapters()
+NO_DEFAULTS: Mapping[str, Mapping[str, Any]] = {}
+NO_TOOL_CALLING: Mapping[str, ToolCalling] = {}
 
 
 def write(
@@ -26,30 +26,30 @@ def write(
     policy: str,
     model: str,
     routes: Mapping[str, Route],
-    wanted: Wanted = NOBODY,
-    defaults: Mapping[str, Mapping[str, Any]] = NOTHING_KNOWN,
-    tool_calling: Mapping[str, ToolCalling] = NOT_ASKED,
+    extra: ExtraAdapters = NO_EXTRA_ADAPTERS,
+    defaults: Mapping[str, Mapping[str, Any]] = NO_DEFAULTS,
+    tool_calling: Mapping[str, ToolCalling] = NO_TOOL_CALLING,
 ) -> None:
     """Replaces the file atomically.
 
-    `routes`: by engine URL. `wanted`: who is sent to another version. `defaults`: what an engine takes for
+    `routes`: by engine URL. `extra`: who is sent to another version. `defaults`: what an engine takes for
     sampling fields that a chat request leaves out, by engine URL. `tool_calling`: how an engine reads tool
     calls, by engine URL. An engine that is missing in either: unknown.
     """
-    trial = wanted.trial
+    trial = extra.trial
     content = {
         "policy": policy,
         "model": model,
         "written_ns": time.time_ns(),
-        "trial": None if trial is None else {"version": trial.version, "share": wanted.share},
-        "pins": wanted.pins,
+        "trial": None if trial is None else {"version": trial.version, "share": extra.share},
+        "pins": extra.pins,
         "engines": [
             {
                 "url": url,
                 "state": route.state,
                 "reason": route.reason,
-                "version_low": route.low,
-                "version_high": route.high,
+                "version_low": route.version_low,
+                "version_high": route.version_high,
                 "adapter": route.adapter,
                 "dialect": route.dialect,
                 "beside": _by_version(route.beside, policy),

@@ -84,7 +84,7 @@ def learn(config: Config, url: str, countdown: Countdown) -> None:
 
 def reconcile(config: Config, url: str, countdown: Countdown) -> None:
     """What a reconciler does in a tick. The points: before and after each control call."""
-    from gateway.reconcile.books import Books
+    from gateway.reconcile.books import ReconcilerStore
     from gateway.reconcile.control import Control
     from gateway.reconcile.reconciler import Reconciler
     from store.paths import StatePaths
@@ -96,9 +96,9 @@ def reconcile(config: Config, url: str, countdown: Countdown) -> None:
             countdown.point(f"after {path}")
             return answer
 
-    books = Books(lambda: database.engine_at(url), config.policy.name, "mortal")
+    store = ReconcilerStore(lambda: database.engine_at(url), config.policy.name, "mortal")
     with Mortal(config.engine.urls[0]) as control:
-        Reconciler(config, books, [control], StatePaths.for_config(config).routes_file).tick()
+        Reconciler(config, store, [control], StatePaths.for_config(config).routes_file).tick()
 
 
 def _count_files(countdown: Countdown, begins_in: Path) -> None:

@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 
 from bench.publishing.plant import Plant
 from bench.publishing.plants import adapter
-from gateway.reconcile.beside import LINGER
-from gateway.reconcile.books import Books
+from gateway.reconcile.beside import UNLOAD_AFTER_SECONDS
+from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.decide import Route
 from gateway.reconcile.reconciler import Reconciler
@@ -42,9 +42,9 @@ class Publisher:
 
     def __init__(self, engine: RealEngine, db: Engine, control: Control, place: Path) -> None:
         self.db, self.place, self.clock = db, place, Clock()
-        books = Books(lambda: db, "default", "test", self.clock)
+        store = ReconcilerStore(lambda: db, "default", "test", self.clock)
         routes = place / "routes.json"
-        self.reconciler = Reconciler(engine.config, books, [control], routes, self.clock)
+        self.reconciler = Reconciler(engine.config, store, [control], routes, self.clock)
         with db.begin() as connection:
             self.policy = policies.default(connection, engine.config).id
 
@@ -115,9 +115,10 @@ def test_traffic_moves_by_name_while_the_old_adapter_answers_to_its_end(
     assert began.wait(60)
     publisher.live(second)
     route = publisher.tick()
-    assert (route.state, route.low, route.adapter) == ("ready", second, f"default-v{second}")
+    assert (route.state, route.version_low, route.adapter) == ("ready", second, f"default-v{second}")
     assert user.is_alive()  # it began under the old adapter and goes on under it
-    publisher.tick(LINGER)  # the old one is to go: that waits for its user, the reconciler does not
+    # The old one is to go: that waits for its user, the reconciler does not.
+    publisher.tick(UNLOAD_AFTER_SECONDS)
     publisher.live(third)
     if user.is_alive():
         route = publisher.tick()
@@ -135,10 +136,10 @@ def test_an_adapter_serves_what_the_trainer_computed_and_another_one_is_refused(
     """W6 on the real engine."""
     good = publisher.make(plants[0])
     publisher.live(good)
-    assert publisher.tick().low == good
+    assert publisher.tick().version_low == good
     swapped = publisher.make(Plant(plants[1].path, plants[0].probe))
     publisher.live(swapped)
-    assert publisher.tick().low == 0  # its parent, the newest good version before it
+    assert publisher.tick().version_low == 0  # its parent, the newest good version before it
     assert publisher.status(swapped) == "refused"
     assert f"default-v{swapped}" not in control.adapters()
 
@@ -146,12 +147,12 @@ def test_an_adapter_serves_what_the_trainer_computed_and_another_one_is_refused(
 def test_a_trial_is_served_beside_the_base_model_and_both_compute_their_own(
     publisher: Publisher, control: Control, plants: list[Plant]
 ) -> None:
-    assert publisher.tick().low == 0
+    assert publisher.tick().version_low == 0
     tried = publisher.make(plants[1])
     with publisher.db.begin() as connection:
         publishing.try_out(connection, publisher.policy, tried, 0.5)
     route = publisher.tick()
-    assert (route.low, route.adapter, route.beside) == (0, None, {f"default-v{tried}"})
+    assert (route.version_low, route.adapter, route.beside) == (0, None, {f"default-v{tried}"})
     prompt = plants[1].probe.prompts[0]
     own = control.score(list(prompt.ids), adapter=f"default-v{tried}")
     base = control.score(list(prompt.ids))

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from bench.faulting.procfs import children_of
 from bench.publishing.plant import Plant
 from bench.publishing.plants import full
-from gateway.reconcile.books import Books
+from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Reconciler
 from learner.train import probe
@@ -101,16 +101,16 @@ def test_a_head_that_the_engine_keeps_in_float32_is_of_the_newest_version_each_t
     process = start(config, say)
     try:
         with Control(config.engine.urls[0]) as control:
-            books = Books(lambda: db, "default", "test")
-            follower = Reconciler(config, books, [control], tmp_path / "routes.json")
+            store = ReconcilerStore(lambda: db, "default", "test")
+            follower = Reconciler(config, store, [control], tmp_path / "routes.json")
             follower.tick()
             for plant in plants:
                 number = live_version(db, config, plant, checkpoints)
                 (route,) = follower.tick().values()
-                assert (route.state, route.low) == ("ready", number)
+                assert (route.state, route.version_low) == ("ready", number)
             wrong = Plant(plants[0].path, plants[1].probe)  # what a stale head would compute
             live_version(db, config, wrong, checkpoints)
             (route,) = follower.tick().values()
-            assert route.low == 0  # it was refused: the probe tells the two apart
+            assert route.version_low == 0  # it was refused: the probe tells the two apart
     finally:
         stop(process)

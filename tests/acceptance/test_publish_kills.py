@@ -15,7 +15,7 @@ from bench.faulting.procfs import children_of
 from bench.publishing.plant import Plant
 from bench.publishing.plants import full
 from gateway.reconcile import routes_file
-from gateway.reconcile.books import Books
+from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control, Health
 from gateway.reconcile.decide import Route
 from gateway.reconcile.reconciler import Reconciler
@@ -55,13 +55,13 @@ def control(real_engine: RealEngine) -> Iterator[Control]:
 
 
 def reconciler(config: Config, db: Engine, control: Control) -> Reconciler:
-    books = Books(lambda: db, config.policy.name, "test")
-    return Reconciler(config, books, [control], StatePaths.for_config(config).routes_file)
+    store = ReconcilerStore(lambda: db, config.policy.name, "test")
+    return Reconciler(config, store, [control], StatePaths.for_config(config).routes_file)
 
 
 def only(routes: dict[str, Route]) -> tuple[str, int | None, int | None]:
     (route,) = routes.values()
-    return route.state, route.low, route.high
+    return route.state, route.version_low, route.version_high
 
 
 def label(control: Control) -> int:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from sqlalchemy import Engine, select
 from transformers import AutoModelForCausalLM
 
-from gateway.reconcile.books import Books
+from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.checkpoint import MARKER
 from gateway.reconcile.control import Control, ControlError, Health
 from gateway.reconcile.decide import Route
@@ -41,8 +41,8 @@ def policy(db: Engine, real_engine: RealEngine) -> int:
 
 @pytest.fixture
 def reconciler(real_engine: RealEngine, db: Engine, control: Control, tmp_path: Path) -> Reconciler:
-    books = Books(lambda: db, "default", "test", lambda: 0.0)
-    return Reconciler(real_engine.config, books, [control], tmp_path / "routes.json")
+    store = ReconcilerStore(lambda: db, "default", "test", lambda: 0.0)
+    return Reconciler(real_engine.config, store, [control], tmp_path / "routes.json")
 
 
 def perturbed(base: Path, folder: Path, factor: float) -> Path:
@@ -108,7 +108,7 @@ class Stream(threading.Thread):
 
 def only(routes: dict[str, Route]) -> tuple[str, int | None, int | None]:
     (route,) = routes.values()
-    return route.state, route.low, route.high
+    return route.state, route.version_low, route.version_high
 
 
 def test_weights_change_under_a_stream_that_survives_and_the_engine_says_the_new_version(

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.exc import OperationalError
 
 from gateway.reconcile.adapters import Spawn
-from gateway.reconcile.books import Books
+from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Reconciler
 from store import publishing, versions
@@ -78,11 +78,13 @@ class World:
         """A new reconciler process, over the same routes file."""
         self.close()
         self._controls = [Control(fake.url) for fake in self.fakes]
-        books = Books(self._connect, "default", self.owner, self.clock, pin_seconds=self.pin_seconds)
+        store = ReconcilerStore(
+            self._connect, "default", self.owner, self.clock, pin_seconds=self.pin_seconds
+        )
         config = Config.model_validate({"engine": {"urls": [fake.url for fake in self.fakes]}})
         self.reconciler = Reconciler(
             config,
-            books,
+            store,
             self._controls,
             self.routes_file,
             self.clock,

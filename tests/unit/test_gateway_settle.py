@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 
 from gateway.reconcile import routes_file
-from gateway.reconcile.beside import Wanted
+from gateway.reconcile.beside import ExtraAdapters
 from gateway.reconcile.decide import Route, Target
 from gateway.relay.ending import Ending, reply_meta
 from gateway.relay.routes import Engine, Others, parse
@@ -60,9 +60,9 @@ def test_the_turn_of_a_settled_session_has_its_own_version_whatever_the_engine_d
 
 def test_workers_read_what_the_reconciler_writes(tmp_path: Path) -> None:
     trial = Target(5, "adapter", "versions/5", "default-v5")
-    wanted = Wanted(trial, 0.2, {"default/s": 3}, {})
+    extra = ExtraAdapters(trial, 0.2, {"default/s": 3}, {})
     route = Route("ready", None, 4, 4, "default-v4", "sglang", frozenset({"default-v3", "default-v5"}))
-    routes_file.write(tmp_path / "routes.json", "default", "m", {"http://a": route}, wanted)
+    routes_file.write(tmp_path / "routes.json", "default", "m", {"http://a": route}, extra)
     read = parse((tmp_path / "routes.json").read_bytes())
     assert read.engines == (LIVE,)
     assert read.others == Others(5, 0.2, {"default/s": 3})

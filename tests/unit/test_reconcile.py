@@ -6,8 +6,8 @@ import pytest
 
 from gateway.reconcile.control import Health
 from gateway.reconcile.decide import (
+    DEAD_AFTER_SECONDS,
     MAX_TRIES,
-    SILENCE,
     Act,
     Failed,
     Loaded,
@@ -32,26 +32,30 @@ READY_3 = View(Health.READY, "sglang", "3")
 def test_an_engine_at_the_live_version_is_ready_and_left_alone() -> None:
     decision = decide(View(Health.READY, "sglang", "4"), replace(AT_3, span=(4, 4)), FULL, 0)
     assert decision.act is Act.WAIT
-    assert (decision.route.state, decision.route.low, decision.route.high) == ("ready", 4, 4)
+    assert (decision.route.state, decision.route.version_low, decision.route.version_high) == ("ready", 4, 4)
 
 
 def test_a_load_is_announced_with_both_versions_before_it_begins() -> None:
     decision = decide(READY_3, AT_3, FULL, 0)
     assert decision.act is Act.LOAD
-    assert (decision.route.state, decision.route.low, decision.route.high) == ("updating", 3, 4)
+    assert (decision.route.state, decision.route.version_low, decision.route.version_high) == (
+        "updating",
+        3,
+        4,
+    )
     assert decision.memory.updating
 
 
 def test_a_rollback_announces_the_lower_version_first() -> None:
     decision = decide(View(Health.READY, "sglang", "5"), Memory(span=(5, 5)), FULL, 0)
-    assert (decision.route.low, decision.route.high) == (4, 5)
+    assert (decision.route.version_low, decision.route.version_high) == (4, 5)
 
 
 def test_an_adapter_loads_while_the_old_one_serves() -> None:
     view = View(Health.READY, "sglang", "0", frozenset({"default-v3"}))
     decision = decide(view, Memory(span=(3, 3), adapter="default-v3"), ADAPTER, 0)
     assert decision.act is Act.LOAD
-    assert (decision.route.state, decision.route.low, decision.route.high) == ("ready", 3, 3)
+    assert (decision.route.state, decision.route.version_low, decision.route.version_high) == ("ready", 3, 3)
     assert decision.route.adapter == "default-v3"
 
 
@@ -81,7 +85,7 @@ def test_a_failed_load_that_touched_nothing_keeps_the_old_version_in_service() -
     memory = after(decision.memory, AT_3, FULL, Failed("no such path", touched=False, blame=True), 0)
     again = decide(READY_3, memory, FULL, 0.5)
     assert again.act is Act.WAIT
-    assert (again.route.state, again.route.low, again.route.high) == ("ready", 3, 3)
+    assert (again.route.state, again.route.version_low, again.route.version_high) == ("ready", 3, 3)
     assert again.route.reason == "no such path"
 
 
@@ -90,7 +94,7 @@ def test_a_failed_load_that_may_have_touched_the_weights_takes_the_engine_out() 
     memory = after(decision.memory, AT_3, FULL, Failed("half", touched=True, blame=True), 0)
     again = decide(View(Health.READY, "sglang", "3"), memory, FULL, 0.5)
     assert again.route.state == "starting"
-    assert (again.route.low, again.route.high) == (3, 4)
+    assert (again.route.version_low, again.route.version_high) == (3, 4)
 
 
 def test_retries_are_spaced_further_and_further_apart() -> None:
@@ -123,7 +127,7 @@ def test_after_a_refusal_the_ancestor_is_loaded_without_a_pause() -> None:
     memory = after(decision.memory, AT_3, FULL, Refused("probe", touched=True), 0)
     back = decide(View(Health.READY, "sglang", "4"), memory, replace(FULL, version=3), 0)
     assert back.act is Act.LOAD
-    assert (back.route.low, back.route.high) == (3, 4)
+    assert (back.route.version_low, back.route.version_high) == (3, 4)
 
 
 def test_a_loaded_version_is_remembered_as_verified() -> None:
@@ -151,7 +155,7 @@ def test_dead_paused_starting_and_busy_are_told_apart(
 
 def test_long_silence_is_death() -> None:
     first = decide(View(Health.SILENT), AT_3, FULL, 100)
-    later = decide(View(Health.SILENT), first.memory, FULL, 100 + SILENCE)
+    later = decide(View(Health.SILENT), first.memory, FULL, 100 + DEAD_AFTER_SECONDS)
     assert first.route.state == "ready"
     assert later.route.state == "dead"
     answered = decide(READY_3, later.memory, None, 131)
@@ -160,13 +164,13 @@ def test_long_silence_is_death() -> None:
 
 def test_without_a_known_live_version_users_are_served_by_what_is_there() -> None:
     decision = decide(View(Health.READY, "sglang", "0"), Memory(), None, 0)
-    assert (decision.act, decision.route.state, decision.route.low) == (Act.WAIT, "ready", 0)
+    assert (decision.act, decision.route.state, decision.route.version_low) == (Act.WAIT, "ready", 0)
 
 
 def test_another_servers_version_is_unknown_not_zero() -> None:
     decision = decide(View(Health.READY, "plain"), Memory(), FULL, 0)
     assert (decision.act, decision.route.state) == (Act.WAIT, "ready")
-    assert decision.route.low is None
+    assert decision.route.version_low is None
 
 
 @pytest.mark.parametrize(
@@ -185,5 +189,5 @@ def test_a_version_is_read_from_an_adapters_name(name: str, version: int | None)
 
 def test_a_target_that_has_to_wait_leaves_the_engine_in_service() -> None:
     decision = waiting(READY_3, AT_3, FULL, "another engine swaps its weights")
-    assert (decision.act, decision.route.state, decision.route.low) == (Act.WAIT, "ready", 3)
+    assert (decision.act, decision.route.state, decision.route.version_low) == (Act.WAIT, "ready", 3)
     assert decision.route.reason == "another engine swaps its weights"

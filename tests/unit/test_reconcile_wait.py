@@ -12,7 +12,7 @@ FOR_EVER = 1e9
 
 @dataclass
 class Quiet:
-    """An event that is set at its n-th look, and books whose pointer has moved at theirs."""
+    """An event that is set at its n-th look, and store whose pointer has moved at theirs."""
 
     ends_at: int = 0
     moves_at: int = 0

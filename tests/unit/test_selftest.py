@@ -111,7 +111,7 @@ class Later(Executor):
         self.waiting.clear()
 
 
-READY = Route("ready", low=3, high=3, dialect="sglang")
+READY = Route("ready", version_low=3, version_high=3, dialect="sglang")
 
 
 def test_an_engine_serves_while_it_is_examined_and_is_examined_again_after_each_start():
@@ -120,7 +120,7 @@ def test_an_engine_serves_while_it_is_examined_and_is_examined_again_after_each_
     assert tests.told(URL, READY) == READY
     executor.run()
     told = tests.told(URL, READY)
-    assert (told.state, told.low, told.dialect) == ("ready", 3, "sglang")
+    assert (told.state, told.version_low, told.dialect) == ("ready", 3, "sglang")
     assert "--tool-call-parser" in str(told.reason)
     fake.parser = True
     assert tests.told(URL, Route("starting")) == Route("starting")

@@ -1,6 +1,6 @@
 """Adapters: loaded beside the old one, by name."""
 
-from gateway.reconcile.beside import LINGER
+from gateway.reconcile.beside import UNLOAD_AFTER_SECONDS
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.world import World
 
@@ -19,7 +19,7 @@ def test_an_adapter_is_loaded_beside_the_old_one_which_goes_when_nobody_uses_it(
             f"default-v{version}",
         )
     assert sorted(fake.adapters) == ["default-v1", "default-v2"]
-    world.tick(LINGER)
+    world.tick(UNLOAD_AFTER_SECONDS)
     assert list(fake.adapters) == ["default-v2"]
     assert "/pause_generation" not in fake.asked()
     assert fake.label == "default"
@@ -110,13 +110,13 @@ def test_sessions_stay_on_the_adapter_they_began_with_for_a_bounded_time(
         world.tick()
     world.session("old", began_with=1, age=601)
     world.session("found", began_with=1, source="lineage")
-    (route,) = world.tick(LINGER)
+    (route,) = world.tick(UNLOAD_AFTER_SECONDS)
     assert world.routes()["pins"] == {"default/s1": 1}
     assert route["beside"] == {"1": "default-v1"}
     assert sorted(fake.adapters) == ["default-v1", "default-v2"]
     world.age("s1", 601)
     world.tick()
-    (route,) = world.tick(LINGER)
+    (route,) = world.tick(UNLOAD_AFTER_SECONDS)
     assert (world.routes()["pins"], route["beside"]) == ({}, {})
     assert list(fake.adapters) == ["default-v2"]
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from gateway.reconcile.books import Books
+from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.decide import MAX_TRIES
 from store import engines
 from tests.fakes.models import BASE, write_model
@@ -267,23 +267,23 @@ def test_a_version_without_a_probe_says_so(world: World) -> None:
 
 
 def test_a_pointer_that_moved_is_seen_between_two_looks(world: World) -> None:
-    books = Books(lambda: world.db, "default", "another")
-    books.live()
-    assert not books.moved()
+    store = ReconcilerStore(lambda: world.db, "default", "another")
+    store.live()
+    assert not store.moved()
     world.make(1)
     world.live(1)
-    assert books.moved()
-    books.live()
-    assert not books.moved()
+    assert store.moved()
+    store.live()
+    assert not store.moved()
     world.make(2, "adapter")
     world.try_out(2, 0.1)
-    assert books.moved()
-    books.live()
-    assert not books.moved()
+    assert store.moved()
+    store.live()
+    assert not store.moved()
 
 
 def test_without_postgres_no_pointer_moved(world: World) -> None:
     def refused() -> Engine:
         raise OperationalError("connect", {}, Exception("connection refused"))
 
-    assert not Books(refused, "default", "another").moved()
+    assert not ReconcilerStore(refused, "default", "another").moved()

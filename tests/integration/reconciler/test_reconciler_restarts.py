@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from gateway.reconcile.books import Books
+from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Reconciler
 from store.config_model import Config
@@ -165,11 +165,15 @@ def test_an_engine_of_another_reconciler_is_followed_and_not_touched(
     world.tick()
     before = len(fake.asked())
     says_a_vocabulary(world, 4711)
-    other = Books(lambda: db, "default", "elsewhere", world.clock)
+    other = ReconcilerStore(lambda: db, "default", "elsewhere", world.clock)
     config = Config.model_validate({"engine": {"urls": [fake.url]}})
     with Control(fake.url) as control:
         routes = Reconciler(config, other, [control], tmp_path / "other.json", world.clock).tick()
-    assert (routes[fake.url].state, routes[fake.url].low, routes[fake.url].high) == ("ready", 1, 1)
+    assert (routes[fake.url].state, routes[fake.url].version_low, routes[fake.url].version_high) == (
+        "ready",
+        1,
+        1,
+    )
     assert routes[fake.url].vocab_size == 4711
     assert len(fake.asked()) == before
 
