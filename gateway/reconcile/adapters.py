@@ -1,4 +1,4 @@
-"""Loads and unloads the adapters beside the live one, as beside.py plans it.
+"""Loads and unloads the adapters besides the live one, as beside.py plans it.
 
 Unloading waits for the adapter's last requests, for as long as they take, so it runs in a thread: the
 reconciler never waits with it. While it runs, the engine takes no other adapter.
@@ -8,7 +8,14 @@ import logging
 import threading
 from collections.abc import Callable
 
-from gateway.reconcile.beside import DEFAULT_PLACES, ExtraAdapters, has_room, plan, to_make_room
+from gateway.reconcile.beside import (
+    DEFAULT_PLACES,
+    EngineAdapters,
+    ExtraAdapters,
+    has_room,
+    plan,
+    to_make_room,
+)
 from gateway.reconcile.control import Control, ControlError
 from gateway.reconcile.decide import Failed, Loaded, Outcome, Target, View
 
@@ -22,7 +29,7 @@ _RETRY_SECONDS = 10.0  # after which an adapter that could not be loaded is trie
 
 
 def in_a_thread(work: Callable[[], None]) -> Callable[[], bool]:
-    """A thread that does not keep the process alive: whoever comes next looks at the engine anew."""
+    """Starts a thread that does not keep the process alive: the next process looks at the engine anew."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread.is_alive
@@ -49,29 +56,31 @@ class Adapters:
         self._verified.clear()
 
     def busy(self) -> bool:
-        """Whether an adapter is being unloaded, so that none can be loaded."""
+        """Returns True while an adapter is being unloaded, so that none can be loaded."""
         return self._running is not None and self._running()
 
     def make_room(self, view: View, target: Target, serving: str | None, extra: ExtraAdapters) -> str | None:
         """Why the live adapter cannot be loaded yet; None: it can be."""
         if self.busy():
             return "an old adapter has requests left"
-        if has_room(view.adapters, target, self._limit()):
+        loaded = EngineAdapters(view.adapters, self._policy, self._limit())
+        if has_room(loaded, target):
             return None
-        oldest = to_make_room(view.adapters, self._policy, serving, extra)
+        oldest = to_make_room(loaded, serving, extra)
         if oldest is not None:
             self._unload(oldest)
             return f"the adapter {oldest} has to go first"
         return None
 
     def tend(self, view: View, live: Target, extra: ExtraAdapters, bring: Bring) -> frozenset[str]:
-        """Does what is planned, one unload at a time; returns the adapters beside that may get traffic."""
+        """Does what is planned, one unload at a time. Returns the extra adapters that may get traffic."""
         now = self._clock()
         self._verified &= view.adapters
         self._verified |= {live.adapter} & view.adapters if live.adapter else set()
         unused = self._unused(view, live, extra, now)
         ready = frozenset(self._verified)
-        planned = plan(view.adapters, self._policy, live, extra, self._limit(), unused, ready)
+        loaded = EngineAdapters(view.adapters, self._policy, self._limit(), unused, ready)
+        planned = plan(loaded, live, extra)
         if not self.busy():
             for target in planned.load:
                 self._load(view, target, bring, now)

@@ -1,4 +1,4 @@
-"""Bringing one version to one engine, and seeing with one's own eyes that it is there.
+"""Loads one version into one engine and verifies that the engine has it.
 
 Full weights: pause in place → load without flush → continue → read back → verify. Running requests go on with
 the new weights over their old caches; whatever comes later carries the version as `cache_salt`.
@@ -7,6 +7,7 @@ An adapter: load beside the old one → probe. Nobody waits.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.reconcile.control import Control, ControlError, EngineUnreachableError, HalfUpdatedError
@@ -16,32 +17,41 @@ from gateway.reconcile.probe import compare
 from gateway.reconcile.sums import Agreement
 
 
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How a loaded version is verified."""
+
+    inspector: Inspector
+    tolerance: float  # nats by which the version's probe may differ, on average
+
+
 def load(
     control: Control,
     view: View,
     target: Target,
     version: Inspected,
-    inspector: Inspector,
-    tolerance: float,
+    verification: Verification,
     swapped: Callable[[], None],
 ) -> Outcome:
-    """`tolerance`: nats by which the version's probe may differ, on average. `swapped`: called as soon as
-    the engine goes on under full weights, before they are verified."""
+    """Loads a version and verifies it.
+
+    `swapped` is called as soon as the engine goes on under full weights, before they are verified.
+    """
     if target.adapter is None:
         failed = _load_full(control, target)
         if failed is None:
             swapped()
     else:
         failed = _load_adapter(control, view, target, target.adapter)
-    return failed or verify(control, target, version, inspector, tolerance)
+    return failed or verify(control, target, version, verification)
 
 
 def verify(
-    control: Control, target: Target, version: Inspected, inspector: Inspector, tolerance: float
+    control: Control, target: Target, version: Inspected, verification: Verification
 ) -> Loaded | Failed | Refused:
     """Compares tensors and probe on an engine that says it has the target."""
     try:
-        tensors = None if target.adapter else inspector.agreement(control, version)
+        tensors = None if target.adapter else verification.inspector.agreement(control, version)
         # One at a time: users' tokens come between two of them, and would wait for all at once.
         measured = [control.score(prompt.ids, adapter=target.adapter) for prompt in version.prompts]
     except (ControlError, KeyError) as error:
@@ -53,7 +63,7 @@ def verify(
         return Refused(reason + more, touched=True, probe=found)
     if not version.prompts:
         return Loaded(found)
-    difference = compare(version.prompts, measured)
+    difference, tolerance = compare(version.prompts, measured), verification.tolerance
     found |= {"mean_abs_diff": _known(difference.mean), "max_abs_diff": _known(difference.max)}
     if difference.mean <= tolerance:
         return Loaded(found)

@@ -1,4 +1,4 @@
-"""Makes every engine match the live pointer, and keeps the routes file true.
+"""Makes every engine match the live pointer, and keeps the routes file up to date.
 
 The decisions are in decide.py, the procedure in publish.py; here they meet the engines, Postgres and the
 clock. No user waits for any of it, except while an engine swaps its weights.
@@ -7,7 +7,7 @@ clock. No user waits for any of it, except while an engine swaps its weights.
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from gateway.reconcile.decide import (
 )
 from gateway.reconcile.defaults import Defaults
 from gateway.reconcile.inspection import Inspected, Inspector
-from gateway.reconcile.publish import load, verify
+from gateway.reconcile.publish import Verification, load, verify
 from gateway.reconcile.selftest import SelfTests
 from gateway.reconcile.tool_calling import ToolCallings
 from gateway.reconcile.vocabulary import Vocabularies
@@ -54,6 +54,15 @@ _VERIFY_DELAY_SECONDS = 0.2
 _MAX_ROUNDS = 6  # per engine and tick: resume, load, refuse, load the ancestor, and a last look
 
 
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The clock and the threads of a reconciler; times in seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    spawn: Spawn = in_a_thread
+
+
 class Reconciler:
     """One tick looks at every engine once and acts until each is as it should be, or must wait."""
 
@@ -63,27 +72,31 @@ class Reconciler:
         store: ReconcilerStore,
         controls: Sequence[Control],
         routes: Path,
-        clock: Callable[[], float] = time.monotonic,
         tests: SelfTests | None = None,
-        spawn: Spawn = in_a_thread,
-        rest: Callable[[float], None] = time.sleep,
+        environment: Environment | None = None,
     ) -> None:
+        """`routes`: the file that the workers read. `tests` None: no engine is examined."""
+        environment = environment or Environment()
         self._config = config
         self._store = store
         self._controls = controls
         self._path = routes
-        self._clock = clock
-        self._rest = rest
-        self._inspector = Inspector(checksums=config.publish.checksums)
+        self._clock = environment.clock
+        self._sleep = environment.sleep
+        self._verification = Verification(
+            Inspector(checksums=config.publish.checksums), config.publish.probe_tolerance
+        )
         self._tests = tests
-        self._defaults = Defaults(clock)
-        self._tool_callings = ToolCallings(clock)
+        self._defaults = Defaults(environment.clock)
+        self._tool_callings = ToolCallings(environment.clock)
+        self._vocabularies = Vocabularies()
         remembered = routes_file.remember(routes)
         self._memories = {control.url: remembered.get(control.url, Memory()) for control in controls}
-        name = config.policy.name
-        self._adapters = {control.url: Adapters(control, name, spawn, clock) for control in controls}
+        self._adapters = {
+            control.url: Adapters(control, config.policy.name, environment.spawn, environment.clock)
+            for control in controls
+        }
         self._extra = ExtraAdapters()
-        self._vocabularies = Vocabularies()
         self._routes: dict[str, Route] = {}
         self._seen: dict[str, tuple[Route, float]] = {}
         self._beat_at = 0.0
@@ -104,8 +117,8 @@ class Reconciler:
             self._extra = self._extra if live is None else live.extra
             view = look(control)
             self._defaults.look(control, view.health, view.dialect)
-            self._vocabularies.saw(control.url, view.model_path, None if live is None else live.base)
             self._tool_callings.look(control, view.health, view.dialect)
+            self._vocabularies.saw(control.url, view.model_path, None if live is None else live.base)
             before = self._memories[control.url]
             decision = self._decide(control, view, before, live)
             if decision.act is Act.WAIT or live is None:
@@ -183,24 +196,23 @@ class Reconciler:
     def _prepared(self, control: Control, view: View, act: Act, live: LiveVersion) -> Inspected | Refused:
         """Nothing reaches an engine that was not checked."""
         try:
-            version = self._inspector.inspect(live.version, live.base)
+            version = self._verification.inspector.inspect(live.version, live.base)
         except (BadCheckpointError, BadProbeError) as error:
             return Refused(str(error), touched=False)
         if act is Act.LOAD and live.target.adapter is None:
             has_base = label_version(view.label) == 0
-            self._inspector.prepare(control, version, live.base, has_base=has_base)
+            self._verification.inspector.prepare(control, version, live.base, has_base=has_base)
         return version
 
     def _bring(
         self, control: Control, view: View, act: Act, live: LiveVersion, version: Inspected
     ) -> Outcome:
-        tolerance = self._config.publish.probe_tolerance
         if act is Act.LOAD:
             admit = partial(self._admit, control.url, live.target, view.dialect)
-            return load(control, view, live.target, version, self._inspector, tolerance, admit)
+            return load(control, view, live.target, version, self._verification, admit)
         if live.version.version == 0:
             return Loaded({"missing": "the base model"})
-        return verify(control, live.target, version, self._inspector, tolerance)
+        return verify(control, live.target, version, self._verification)
 
     def _admit(self, url: str, target: Target, dialect: str | None) -> None:
         """Users wait for the load alone. Where another engine serves them, this one is verified first; else
@@ -209,7 +221,7 @@ class Reconciler:
         if not any(other != url and route.state == "ready" for other, route in self._routes.items()):
             version = target.version
             self._announce(url, Route("ready", "being verified", version, version, None, dialect))
-            self._rest(_VERIFY_DELAY_SECONDS)
+            self._sleep(_VERIFY_DELAY_SECONDS)
 
     def _record(self, control: Control, live: LiveVersion, outcome: Outcome, seconds: float) -> None:
         version = live.version

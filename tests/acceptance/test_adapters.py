@@ -16,7 +16,7 @@ from gateway.reconcile.beside import UNLOAD_AFTER_SECONDS
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.decide import Route
-from gateway.reconcile.reconciler import Reconciler
+from gateway.reconcile.reconciler import Environment, Reconciler
 from store import policies, publishing, versions
 from store.versions import NewVersion
 from tests.acceptance.conftest import RealEngine
@@ -44,7 +44,9 @@ class Publisher:
         self.db, self.place, self.clock = db, place, Clock()
         store = ReconcilerStore(lambda: db, "default", "test", self.clock)
         routes = place / "routes.json"
-        self.reconciler = Reconciler(engine.config, store, [control], routes, self.clock)
+        self.reconciler = Reconciler(
+            engine.config, store, [control], routes, environment=Environment(self.clock)
+        )
         with db.begin() as connection:
             self.policy = policies.default(connection, engine.config).id
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from gateway.reconcile.adapters import Spawn
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
-from gateway.reconcile.reconciler import Reconciler
+from gateway.reconcile.reconciler import Environment, Reconciler
 from store import publishing, versions
 from store.config_model import Config
 from store.stages import Stage
@@ -87,9 +87,7 @@ class World:
             store,
             self._controls,
             self.routes_file,
-            self.clock,
-            spawn=self.spawn,
-            rest=lambda _: None,
+            environment=Environment(self.clock, lambda _: None, self.spawn),
         )
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
-from gateway.reconcile.reconciler import Reconciler
+from gateway.reconcile.reconciler import Environment, Reconciler
 from store.config_model import Config
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.world import World
@@ -168,7 +168,9 @@ def test_an_engine_of_another_reconciler_is_followed_and_not_touched(
     other = ReconcilerStore(lambda: db, "default", "elsewhere", world.clock)
     config = Config.model_validate({"engine": {"urls": [fake.url]}})
     with Control(fake.url) as control:
-        routes = Reconciler(config, other, [control], tmp_path / "other.json", world.clock).tick()
+        environment = Environment(world.clock)
+        reconciler = Reconciler(config, other, [control], tmp_path / "other.json", environment=environment)
+        routes = reconciler.tick()
     assert (routes[fake.url].state, routes[fake.url].version_low, routes[fake.url].version_high) == (
         "ready",
         1,
