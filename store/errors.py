@@ -36,6 +36,7 @@ handler of errors catches it.
                 UpstreamClosedError
                 UpstreamTimeoutError   504
         ClientLeftError                gateway.relay.endpoint: the client left before its request was whole
+        BadRoutesError                 gateway.routes: a text is no routes file
         CorruptRecordError             gateway.spool.format: bytes of the spool are no record
         ControlError                   gateway.reconcile.control: a control call to an engine failed
             EngineUnreachableError

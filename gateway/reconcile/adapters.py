@@ -119,7 +119,7 @@ class Adapters:
     def _limit(self) -> int:
         if self._places is None:
             try:
-                self._places = self._control.places() or DEFAULT_PLACES
+                self._places = self._control.server_info().max_loras_per_batch or DEFAULT_PLACES
             except ControlError:
                 return DEFAULT_PLACES
         return self._places

@@ -47,12 +47,15 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingSource:
-    """Where an engine has the values from that it takes for sampling fields which a request leaves out."""
+class ServerInfo:
+    """What an engine was started with; a weight update changes none of it. None: it has none or says none."""
 
-    defaults: str | None  # model | openai; None: it does not say
-    model_path: str | None  # what it was started with; a weight update does not move it
-    preferred: Mapping[str, Any]  # --preferred-sampling-params
+    sampling_defaults: str | None  # model | openai: where it takes values from that a request leaves out
+    model_path: str | None
+    preferred_sampling_params: Mapping[str, Any]
+    tool_call_parser: str | None
+    grammar_backend: str | None
+    max_loras_per_batch: int | None  # adapters that run at once, the base model among them
 
 
 class Control:
@@ -113,28 +116,19 @@ class Control:
         body = self._body("/v1/models", self._send("GET", "/v1/models", None, self._look))
         return frozenset(card["id"] for card in body["data"] if card.get("parent") is not None)
 
-    def places(self) -> int | None:
-        """How many adapters run at once, the base model among them; None: it does not say."""
-        body = self._body("/server_info", self._send("GET", "/server_info", None, self._look))
-        found = body.get("max_loras_per_batch")
-        return found if isinstance(found, int) else None
-
-    def sampling_source(self) -> SamplingSource:
-        """What it was started with, as far as sampling goes."""
-        body = self._body("/server_info", self._send("GET", "/server_info", None, self._look))
-        body = body if isinstance(body, dict) else {}
-        return SamplingSource(
-            defaults=_text(body.get("sampling_defaults")),
-            model_path=_text(body.get("model_path")),
-            preferred=_object(body.get("preferred_sampling_params")),
-        )
-
-    def tool_calling(self) -> dict[str, str | None]:
-        """The tool-call parser and the grammar backend that it was started with; None: none, or not said."""
+    def server_info(self) -> ServerInfo:
+        """What it was started with."""
         body = self._body("/server_info", self._send("GET", "/server_info", None, self._look))
         said = body if isinstance(body, dict) else {}
-        names = {"parser": said.get("tool_call_parser"), "grammar": said.get("grammar_backend")}
-        return {what: name if isinstance(name, str) else None for what, name in names.items()}
+        places = said.get("max_loras_per_batch")
+        return ServerInfo(
+            sampling_defaults=_text(said.get("sampling_defaults")),
+            model_path=_text(said.get("model_path")),
+            preferred_sampling_params=_object(said.get("preferred_sampling_params")),
+            tool_call_parser=_text(said.get("tool_call_parser")),
+            grammar_backend=_text(said.get("grammar_backend")),
+            max_loras_per_batch=places if isinstance(places, int) else None,
+        )
 
     def pause(self, mode: PauseMode = "in_place") -> None:
         """`in_place` keeps running requests and their caches as they are until `continue_`."""

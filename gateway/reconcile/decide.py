@@ -17,7 +17,7 @@ from gateway.reconcile.control import Health
 from store.engines import State
 from store.versions import Form
 
-#: Seconds without an answer after which a connected engine counts as dead: a busy one may be slow.
+#: Time without an answer after which a connected engine counts as dead: a busy one may be slow.
 DEAD_AFTER_SECONDS = 30.0
 #: Failed loads of one version that are its own fault before it is refused: about half a minute of tries.
 MAX_TRIES = 5
@@ -47,7 +47,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the workers are told of an engine. While the two versions differ, either may answer."""
+    """What is decided to tell the workers about an engine.
+
+    While `version_low` differs from `version_high`, either version may answer.
+    """
 
     state: State
     reason: str | None = None
@@ -55,8 +58,7 @@ class Route:
     version_high: int | None = None
     adapter: str | None = None
     dialect: str | None = None
-    beside: frozenset[str] = frozenset()  # adapters that some sessions are sent to
-    vocab_size: int | None = None  # how many token ids its model knows; None: unknown
+    beside: frozenset[str] = frozenset()  # names of adapters that some sessions get instead
 
 
 @dataclass(frozen=True, slots=True)

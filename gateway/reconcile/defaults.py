@@ -8,91 +8,41 @@ them. `/server_info` says where they come from, and the file is read where this 
 
 import json
 import math
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gateway.drain.effective import FIELDS
-from gateway.reconcile.control import Control, ControlError, Health, SamplingSource
-from gateway.reconcile.decide import Route
+from gateway.reconcile.control import ServerInfo
 from store.errors import DukouError
 
 FILE = "generation_config.json"
 #: What `--preferred-sampling-params` adds to a chat answer: only what no chat request sets by itself.
 _PREFERRED = ("json_schema", "structural_tag", "beam_width")
 _LARGEST = 2**20  # bytes of the file
-_AGAIN_SECONDS = 10.0  # after which an engine whose defaults are unknown is asked again
 
 
 class UnknownDefaultsError(DukouError):
     """The defaults are not known; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What is known of one engine. `taken` None: unknown, for the reason `why`."""
-
-    taken: Mapping[str, Any] | None
-    why: str | None
-    at: float
-
-
-class Defaults:
-    """What each engine takes: read once in each of its lives, tried again while it is unknown."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: dict[str, _Seen] = {}
-
-    def look(self, control: Control, health: Health, dialect: str | None) -> None:
-        """Asks an SGLang that is ready and not known yet; what is gone may come back as another."""
-        if health in (Health.DEAD, Health.STARTING):
-            self._seen.pop(control.url, None)
-        if health is not Health.READY or dialect != "sglang" or not self._is_due(control.url):
-            return
-        try:
-            self._seen[control.url] = _Seen(read(control), None, self._clock())
-        except (UnknownDefaultsError, ControlError) as error:
-            self._seen[control.url] = _Seen(None, str(error), self._clock())
-
-    def known(self) -> dict[str, Mapping[str, Any]]:
-        """By engine URL, of the engines whose defaults are known."""
-        return {url: seen.taken for url, seen in self._seen.items() if seen.taken is not None}
-
-    def told(self, url: str, route: Route) -> Route:
-        """The route, with the reason where the defaults of a ready engine are unknown."""
-        seen = self._seen.get(url)
-        if route.state != "ready" or route.reason is not None or seen is None or seen.why is None:
-            return route
-        reason = f"what it takes for sampling fields that a request leaves out is not known: {seen.why}"
-        return replace(route, reason=reason)
-
-    def _is_due(self, url: str) -> bool:
-        seen = self._seen.get(url)
-        return seen is None or (seen.taken is None and self._clock() - seen.at >= _AGAIN_SECONDS)
-
-
-def read(control: Control) -> dict[str, Any]:
+def read(info: ServerInfo) -> dict[str, Any]:
     """What an engine takes for left-out fields of a chat request; empty: nothing, so plain temperature 1.
 
     Raises:
         UnknownDefaultsError: it does not say, or its model's folder is not to be seen from here.
-        ControlError: it could not be asked.
     """
-    source = control.sampling_source()
-    return {**_of_model(source), **preferred(source.preferred)}
+    return {**_of_model(info), **preferred(info.preferred_sampling_params)}
 
 
-def _of_model(source: SamplingSource) -> dict[str, Any]:
-    if source.defaults == "openai":
+def _of_model(info: ServerInfo) -> dict[str, Any]:
+    if info.sampling_defaults == "openai":
         return {}
-    if source.defaults != "model":
+    if info.sampling_defaults != "model":
         raise UnknownDefaultsError("it does not say --sampling-defaults")
-    if not source.model_path:
+    if not info.model_path:
         raise UnknownDefaultsError("it does not say its model's folder")
-    return recommended(Path(source.model_path))
+    return recommended(Path(info.model_path))
 
 
 def preferred(params: Mapping[str, Any]) -> dict[str, Any]:

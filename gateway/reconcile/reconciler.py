@@ -35,12 +35,11 @@ from gateway.reconcile.decide import (
     serving,
     waiting,
 )
-from gateway.reconcile.defaults import Defaults
+from gateway.reconcile.facts import EngineFactsPoller
 from gateway.reconcile.inspection import Inspected, Inspector
 from gateway.reconcile.publish import Verification, load, verify
 from gateway.reconcile.selftest import SelfTests
-from gateway.reconcile.tool_calling import ToolCallings
-from gateway.reconcile.vocabulary import Vocabularies
+from gateway.routes import Routes
 from store.config_model import Config
 from store.processes import HEARTBEAT_SECONDS
 from store.publications import Publication
@@ -87,9 +86,7 @@ class Reconciler:
             Inspector(checksums=config.publish.checksums), config.publish.probe_tolerance
         )
         self._tests = tests
-        self._defaults = Defaults(environment.clock)
-        self._tool_callings = ToolCallings(environment.clock)
-        self._vocabularies = Vocabularies()
+        self._facts = EngineFactsPoller(environment.clock)
         remembered = routes_file.remember(routes)
         self._memories = {control.url: remembered.get(control.url, Memory()) for control in controls}
         self._adapters = {
@@ -116,9 +113,8 @@ class Reconciler:
             live = self._store.live()
             self._extra = self._extra if live is None else live.extra
             view = look(control)
-            self._defaults.look(control, view.health, view.dialect)
-            self._tool_callings.look(control, view.health, view.dialect)
-            self._vocabularies.saw(control.url, view.model_path, None if live is None else live.base)
+            self._facts.look(control, view.health, view.dialect)
+            self._facts.vocabularies.saw(control.url, view.model_path, None if live is None else live.base)
             before = self._memories[control.url]
             decision = self._decide(control, view, before, live)
             if decision.act is Act.WAIT or live is None:
@@ -253,20 +249,15 @@ class Reconciler:
         self._extra = self._extra if live is None else live.extra
         route = self._store.follow(control.url) or Route("starting", "its reconciler has not spoken yet")
         health = control.health()
-        self._defaults.look(control, health, route.dialect)
-        self._tool_callings.look(control, health, route.dialect)
+        self._facts.look(control, health, route.dialect)
         if health is Health.DEAD:
             route = Route("dead", "nobody answers at this address", dialect=route.dialect)
-            self._vocabularies.forget(control.url)
-        elif health is Health.READY and not self._vocabularies.knows(control.url):
+            self._facts.vocabularies.forget(control.url)
+        elif health is Health.READY and not self._facts.vocabularies.knows(control.url):
             base = None if live is None else live.base
-            self._vocabularies.saw(control.url, look(control).model_path, base)
-        self._routes[control.url] = self._with_facts(control.url, route)
+            self._facts.vocabularies.saw(control.url, look(control).model_path, base)
+        self._routes[control.url] = self._facts.with_reason(control.url, route)
         self._write_routes()
-
-    def _with_facts(self, url: str, route: Route) -> Route:
-        """The route with what the engine's model folder says."""
-        return replace(self._defaults.told(url, route), vocab_size=self._vocabularies.size(url))
 
     def _tell(self, url: str, route: Route) -> None:
         self._announce(url, route)
@@ -276,7 +267,7 @@ class Reconciler:
         """Tells the workers: an update may begin as soon as this returns."""
         if self._tests is not None:
             route = self._tests.told(url, route)
-        route = self._with_facts(url, route)
+        route = self._facts.with_reason(url, route)
         if self._routes.get(url) != route and route.reason is not None:
             _log.info("%s is %s: %s", url, route.state, route.reason)
         self._routes[url] = route
@@ -290,9 +281,14 @@ class Reconciler:
             self._store.see(url, route)
 
     def _write_routes(self) -> None:
-        policy, model = self._config.policy.name, self._config.engine.served_name
-        known = {"defaults": self._defaults.known(), "tool_calling": self._tool_callings.known()}
-        routes_file.write(self._path, policy, model, self._routes, self._extra, **known)
+        policy = self._config.policy.name
+        engines = (
+            routes_file.engine_route(url, route, self._facts.facts(url), policy)
+            for url, route in self._routes.items()
+        )
+        others = routes_file.other_versions(self._extra)
+        routes = Routes(tuple(engines), others, policy, self._config.engine.served_name, time.time_ns())
+        routes_file.write(self._path, routes)
 
     def _beat(self) -> None:
         if self._clock() < self._beat_at:

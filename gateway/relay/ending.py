@@ -9,7 +9,7 @@ from gateway.relay.client import Inbound
 from gateway.relay.connection import Headers
 from gateway.relay.errors import BusyError, GatewayError, UpstreamClosedError
 from gateway.relay.identity import Identity, recorded_headers
-from gateway.relay.routes import Engine
+from gateway.routes import EngineRoute
 
 TENANT = "default"
 
@@ -44,7 +44,7 @@ def failed(error: GatewayError, *, begun: bool) -> Ending:
 
 
 def request_meta(
-    inbound: Inbound, stated: Identity, engine: Engine | None, added: tuple[str, ...], stream: bool
+    inbound: Inbound, stated: Identity, engine: EngineRoute | None, added: tuple[str, ...], stream: bool
 ) -> dict[str, Any]:
     """The request record's meta; see ARCHITECTURE.md."""
     session = stated.session
@@ -73,8 +73,8 @@ def reply_meta(
     status: int | None,
     gone: str | None,
     first_byte_ns: int | None,
-    sent_to: Engine | None,
-    engine_now: Engine | None,
+    sent_to: EngineRoute | None,
+    engine_now: EngineRoute | None,
 ) -> dict[str, Any]:
     """The reply record's meta. Its version span is what was low when it was sent and high when it ended."""
     low = sent_to.version_low if sent_to is not None else None
@@ -91,7 +91,7 @@ def reply_meta(
         "version_max": high if known else None,
         "engine": sent_to.url if sent_to is not None else None,
         "adapter": sent_to.adapter if sent_to is not None else None,
-        "sampling_defaults": sent_to.sampling_defaults if sent_to is not None else None,
-        "tool_calling": sent_to.tool_calling if sent_to is not None else None,
+        "sampling_defaults": sent_to.facts.sampling_defaults if sent_to is not None else None,
+        "tool_calling": sent_to.facts.tool_calling if sent_to is not None else None,
         "error": gone or ending.error,
     }

@@ -13,9 +13,9 @@ from gateway.relay.client import Inbound
 from gateway.relay.connection import Headers, Request
 from gateway.relay.errors import UpstreamError
 from gateway.relay.request import ParsedRequest
-from gateway.relay.routes import Engine
 from gateway.relay.services import Services
 from gateway.relay.upstream import Reply
+from gateway.routes import EngineRoute
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +32,14 @@ class Exchange:
     reply: Reply
 
 
-def prepare(request: ParsedRequest, engine: Engine, *, capturing: bool) -> Forward:
+def prepare(request: ParsedRequest, engine: EngineRoute, *, capturing: bool) -> Forward:
     """The request as `engine` gets it; with `capturing` false, it is not asked for token ids."""
-    recipient = capture.Recipient(engine.version_low, engine.adapter, engine.dialect)
+    recipient = capture.Recipient(engine.version_low, engine.adapter, engine.capture_dialect)
     inbound = request.inbound
     return capture.prepare(inbound.path, request.body, inbound.id, recipient, capturing=capturing)
 
 
-async def send(services: Services, request: ParsedRequest, engine: Engine, forward: Forward) -> Exchange:
+async def send(services: Services, request: ParsedRequest, engine: EngineRoute, forward: Forward) -> Exchange:
     """Sends `forward` to `engine`; again without capture fields where the engine seems to refuse those.
 
     Raises:

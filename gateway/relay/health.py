@@ -8,8 +8,9 @@ from typing import Any
 from gateway.relay.connection import Request
 from gateway.relay.errors import UpstreamError
 from gateway.relay.metrics import Metrics
-from gateway.relay.routes import Engine, Router
+from gateway.relay.routes import Router
 from gateway.relay.upstream import Upstreams
+from gateway.routes import EngineRoute
 from gateway.spool.writer import WARN_SHARE, SpoolWriter
 
 _PROBE_SECONDS = 2.0
@@ -68,12 +69,13 @@ class Health:
         """The body of /readyz: `ready`, the reasons where it is not, warnings, and each engine."""
         routes = self._router.routes()
         reasons: list[str] = []  # a spool that is full is none: users are served all the same
-        states = await asyncio.gather(*(self._state(engine, routes.known) for engine in routes.engines))
+        known = self._router.reconciled
+        states = await asyncio.gather(*(self._state(engine, known) for engine in routes.engines))
         if "ready" not in states:
             listed = ", ".join(f"{e.url} is {s}" for e, s in zip(routes.engines, states, strict=True))
             reasons.append(f"no engine is ready: {listed or 'none is configured'}")
         engines = [
-            {"url": engine.url, "state": state, "dialect": engine.dialect, "reason": engine.reason}
+            {"url": engine.url, "state": state, "dialect": engine.capture_dialect, "reason": engine.reason}
             for engine, state in zip(routes.engines, states, strict=True)
         ]
         return {"ready": not reasons, "reasons": reasons, "warnings": self.warnings(), "engines": engines}
@@ -98,7 +100,7 @@ class Health:
             warnings.append(f"{self._spool.lost} turns were served and not recorded")
         return warnings
 
-    async def _state(self, engine: Engine, known: bool) -> str:
+    async def _state(self, engine: EngineRoute, known: bool) -> str:
         if known:
             return engine.state
         try:

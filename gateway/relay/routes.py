@@ -1,19 +1,16 @@
-"""Which engine gets a request: what the reconciler wrote, how busy each is, who spoke to it before."""
+"""Chooses the engine for a request, by the routes file, by how busy each is, and by who used it before."""
 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from gateway.relay.errors import BusyError, NoEngineError
+from gateway.routes import BadRoutesError, EngineRoute, Routes, load
 
 _LOOK_SECONDS = 0.02  # between looks at the routes file's mtime
-_HELD_LOOK_SECONDS = 0.005  # … while a request is held: somebody waits for it
+_HELD_LOOK_SECONDS = 0.005  # the same while a request is held
 _SUSPECT_SECONDS = 1.0  # an engine that could not be reached is the last choice for so long
 _SLACK = 8  # requests by which the familiar engine may be busier than the idlest
 _REMEMBERED = 10_000  # sessions
@@ -24,77 +21,9 @@ HOLD_SECONDS = 60.0
 _HOLDING = frozenset({"starting", "paused", "updating"})
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One engine as the routes file describes it; versions are None where they are unknown."""
-
-    url: str
-    state: str = "ready"
-    version_low: int | None = None
-    version_high: int | None = None
-    adapter: str | None = None
-    dialect: str = "sglang"  # sglang | vllm | plain: which fields ask it for token ids
-    reason: str | None = None  # why it is not ready; of a ready one, what its answers lack
-    beside: Mapping[int, str] = field(
-        default_factory=dict, hash=False
-    )  # version → adapter beside the live one
-    #: What it takes for sampling fields that a chat request leaves out; None: unknown.
-    sampling_defaults: Mapping[str, Any] | None = field(default=None, hash=False)
-    vocab_size: int | None = None  # how many token ids its model knows; None: unknown
-    #: How it reads tool calls: its parser, and who makes a grammar of strict tools; None: unknown.
-    tool_calling: Mapping[str, Any] | None = field(default=None, hash=False)
-    exact: bool = False  # the versions are one request's own: they do not move with the engine
-
-
-@dataclass(frozen=True, slots=True)
-class Others:
-    """Who is sent to another version than the live one."""
-
-    trial: int | None = None
-    share: float = 0.0  # of the sessions, for the trial
-    pins: Mapping[str, int] = field(default_factory=dict)  # tenant/session → the version it began with
-
-
-@dataclass(frozen=True, slots=True)
-class Routes:
-    engines: tuple[Engine, ...]
-    known: bool = False  # whether the reconciler wrote them
-    others: Others = field(default_factory=Others)
-    vocab_size: int | None = None  # the ids that every engine knows whose vocabulary is known
-
-
-def parse(text: bytes) -> Routes:
-    """The routes file. Raises ValueError, KeyError or TypeError where it is none."""
-    payload: dict[str, Any] = orjson.loads(text)
-    engines = tuple(
-        Engine(
-            url=entry["url"].rstrip("/"),
-            state=entry["state"],
-            version_low=entry.get("version_low"),
-            version_high=entry.get("version_high"),
-            adapter=entry.get("adapter"),
-            dialect=entry.get("dialect") or "sglang",
-            reason=entry.get("reason"),
-            beside={int(version): name for version, name in (entry.get("beside") or {}).items()},
-            sampling_defaults=_object(entry.get("sampling_defaults")),
-            vocab_size=entry.get("vocab_size"),
-            tool_calling=_object(entry.get("tool_calling")),
-        )
-        for entry in payload["engines"]
-    )
-    trial = payload.get("trial") or {}
-    others = Others(trial.get("version"), trial.get("share", 0.0), payload.get("pins") or {})
-    sizes = [engine.vocab_size for engine in engines if engine.vocab_size is not None]
-    return Routes(engines, known=True, others=others, vocab_size=min(sizes, default=None))
-
-
-def _object(value: object) -> Mapping[str, Any] | None:
-    return value if isinstance(value, dict) else None
-
-
 def choose(
-    engines: Iterable[Engine], outstanding: Callable[[str], int], familiar: str | None
-) -> Engine | None:
+    engines: Iterable[EngineRoute], outstanding: Callable[[str], int], familiar: str | None
+) -> EngineRoute | None:
     """The least busy engine; the familiar one where it is not much busier, for its prefix cache."""
     candidates = list(engines)
     if not candidates:
@@ -119,7 +48,7 @@ class Router:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._file = file
-        self._fallback = Routes(tuple(Engine(url.rstrip("/")) for url in urls))
+        self._fallback = Routes(tuple(EngineRoute(url.rstrip("/")) for url in urls))
         self._max_held = max_held
         self._hold_seconds = hold_seconds
         self._clock = clock
@@ -139,10 +68,15 @@ class Router:
             self._look()
         return self._routes
 
-    def engine(self, url: str) -> Engine | None:
+    @property
+    def reconciled(self) -> bool:
+        """The reconciler wrote what `routes` returned last; otherwise the engines' states are unknown."""
+        return self._routes is not self._fallback
+
+    def engine(self, url: str) -> EngineRoute | None:
         return next((engine for engine in self.routes().engines if engine.url == url), None)
 
-    async def take(self, affinity: object, excluded: frozenset[str]) -> Engine:
+    async def take(self, affinity: object, excluded: frozenset[str]) -> EngineRoute:
         """An engine for one request, counted as outstanding until `give_back`.
 
         Raises:
@@ -163,7 +97,7 @@ class Router:
         """This engine could not be reached: others first, for a moment."""
         self._suspect[url] = self._clock() + _SUSPECT_SECONDS
 
-    async def _held_for(self, affinity: object, excluded: frozenset[str]) -> Engine:
+    async def _held_for(self, affinity: object, excluded: frozenset[str]) -> EngineRoute:
         """The first engine that is ready again."""
         if self._held >= self._max_held:
             words = (
@@ -183,14 +117,14 @@ class Router:
             self._held -= 1
         raise NoEngineError("no engine is ready: try again soon", headers=_RETRY_AFTER)
 
-    def _free(self, affinity: object, excluded: frozenset[str]) -> Engine | None:
+    def _free(self, affinity: object, excluded: frozenset[str]) -> EngineRoute | None:
         """An engine that takes requests now. Raises NoEngineError where all are excluded."""
         engines = [engine for engine in self.routes().engines if engine.url not in excluded]
         if not engines:
             raise NoEngineError("no engine is ready: try again soon", headers=_RETRY_AFTER)
         return self._choose(engines, affinity)
 
-    def _choose(self, engines: list[Engine], affinity: object) -> Engine | None:
+    def _choose(self, engines: list[EngineRoute], affinity: object) -> EngineRoute | None:
         ready = [engine for engine in engines if engine.state == "ready"]
         if not ready and not any(engine.state in _HOLDING for engine in engines):
             ready = engines  # all dead, it says: it may be out of date, and a refusal tells more than a guess
@@ -212,9 +146,9 @@ class Router:
             stat = self._file.stat()
             stamp = (stat.st_mtime_ns, stat.st_ino)
             if stamp != self._stamp:
-                self._routes = parse(self._file.read_bytes())
+                self._routes = load(self._file.read_bytes())
                 self._stamp = stamp
         except FileNotFoundError:
             self._routes, self._stamp = self._fallback, None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, BadRoutesError):
             return  # unreadable: what held before still holds

@@ -6,10 +6,12 @@ That is the version that the session is pinned to, the one on trial, or the live
 from dataclasses import replace
 from hashlib import sha256
 
-from gateway.relay.routes import Engine, Others
+from gateway.routes import EngineRoute, OtherVersions
 
 
-def version_for_session(engine: Engine, others: Others, session: str | None, conversation: str) -> Engine:
+def version_for_session(
+    engine: EngineRoute, others: OtherVersions, session: str | None, conversation: str
+) -> EngineRoute:
     """The engine with the version and adapter that one request uses.
 
     `session`: tenant/session; None where the client states none. `conversation`: the same text for every
@@ -23,7 +25,7 @@ def version_for_session(engine: Engine, others: Others, session: str | None, con
     return engine
 
 
-def _at_version(engine: Engine, version: int) -> Engine:
+def _at_version(engine: EngineRoute, version: int) -> EngineRoute:
     if version == 0 and engine.adapter is not None:
         return replace(engine, version_low=0, version_high=0, adapter=None, exact=True)
     name = engine.beside.get(version)

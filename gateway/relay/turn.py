@@ -2,7 +2,7 @@
 
 Each stage takes values and returns values:
 
-    Inbound ── parse ──► ParsedRequest ── check, Router.take, version_for_session ──► Engine
+    Inbound ── parse ──► ParsedRequest ── check, Router.take, version_for_session ──► EngineRoute
     ── prepare ──► Forward ── send ──► Exchange ── pass_on ──► RelayResult ──► Ending ──► the two records
 
 A turn runs in a task of its own, so that neither a client that leaves nor a server that stops can keep it
@@ -29,8 +29,8 @@ from gateway.relay.errors import (
 from gateway.relay.metrics import Stopwatch
 from gateway.relay.passing import ReceivedReply, ReplyRelay
 from gateway.relay.request import ParsedRequest
-from gateway.relay.routes import Engine
 from gateway.relay.services import Services
+from gateway.routes import EngineRoute
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 class Progress:
     """How far a turn has come: the only part of it that changes."""
 
-    engine: Engine | None = None  # the last one that was chosen, at the version that the session gets
+    engine: EngineRoute | None = None  # the last one that was chosen, at the version that the session gets
     abortable: bool = False  # whether the engine can be told to stop by the turn's id
     request_recorded: bool = False
     reply_recorded: bool = False
@@ -143,14 +143,14 @@ class Turn:
         """What the router prefers an engine by; None where there is no choice."""
         return None if len(self._services.router.routes().engines) < 2 else parsed.conversation
 
-    def _version_for_session(self, parsed: ParsedRequest, engine: Engine) -> Engine:
+    def _version_for_session(self, parsed: ParsedRequest, engine: EngineRoute) -> EngineRoute:
         others, session = self._services.router.routes().others, parsed.identity.session
         if others.trial is None and not others.pins:
             return engine
         owner = f"{ending.TENANT}/{session.id}" if session is not None else None
         return settle.version_for_session(engine, others, owner, repr(parsed.conversation))
 
-    async def _ask(self, parsed: ParsedRequest, engine: Engine) -> Ending:
+    async def _ask(self, parsed: ParsedRequest, engine: EngineRoute) -> Ending:
         """Sends the request to `engine` and passes its reply on.
 
         Raises:
@@ -173,7 +173,7 @@ class Turn:
             self._watch.whole()
         return end
 
-    async def _exchange(self, parsed: ParsedRequest, engine: Engine, forward: Forward) -> Ending:
+    async def _exchange(self, parsed: ParsedRequest, engine: EngineRoute, forward: Forward) -> Ending:
         sent = await exchange.send(self._services, parsed, engine, forward)
         async with sent.reply as reply:
             relay = ReplyRelay(

@@ -168,4 +168,4 @@ def test_a_trial_is_served_beside_the_base_model_and_both_compute_their_own(
 
 
 def test_the_engine_says_how_many_adapters_run_at_once(control: Control) -> None:
-    assert control.places() == 8
+    assert control.server_info().max_loras_per_batch == 8

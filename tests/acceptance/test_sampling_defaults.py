@@ -119,8 +119,8 @@ async def test_a_published_folder_brings_its_weights_and_not_its_recommendation(
         info = control.model_info()
         assert info is not None
         assert info.model_path == str(other)
-        assert control.sampling_source().model_path == str(engine.model)
-        assert defaults.read(control) == RECOMMENDED
+        assert control.server_info().model_path == str(engine.model)
+        assert defaults.read(control.server_info()) == RECOMMENDED
     async with through_dukou(engine, tmp_path) as gateway:
         await gateway.client.post(CHAT, json=LONG | {"messages": [{"role": "user", "content": "Name it."}]})
     (row,) = await asyncio.to_thread(drained, tmp_path, db)

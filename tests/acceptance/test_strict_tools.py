@@ -148,6 +148,6 @@ async def test_an_answer_without_a_call_and_a_tool_that_is_not_strict_are_free(
 
 async def test_the_engine_says_its_parser_and_its_grammar_backend(real_engine: RealEngine) -> None:
     with Control(real_engine.url) as control:
-        said = control.tool_calling()
-    assert said["parser"] in ("qwen25", "qwen")
-    assert said["grammar"] == "xgrammar"
+        said = control.server_info()
+    assert said.tool_call_parser in ("qwen25", "qwen")
+    assert said.grammar_backend == "xgrammar"

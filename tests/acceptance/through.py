@@ -30,7 +30,9 @@ async def through_dukou(engine: RealEngine, state: Path) -> AsyncIterator[Runnin
     """A gateway that knows the engine to be ready, at version 0."""
     route: dict[str, Any] = {"url": engine.url, "state": "ready", "version_low": 0, "version_high": 0}
     with Control(engine.url) as control:
-        route |= {"sampling_defaults": defaults.read(control), "tool_calling": control.tool_calling()}
+        info = control.server_info()
+    tool_calling = {"parser": info.tool_call_parser, "grammar": info.grammar_backend}
+    route |= {"sampling_defaults": defaults.read(info), "tool_calling": tool_calling}
     (state / "run").mkdir(parents=True)
     (state / "run" / "routes.json").write_text(json.dumps({"engines": [route]}))
     async with running(config_for(engine, state)) as gateway:

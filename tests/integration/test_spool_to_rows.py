@@ -11,7 +11,7 @@ import pytest
 from gateway.relay import ending
 from gateway.relay.client import Inbound
 from gateway.relay.identity import identify, new_turn_id
-from gateway.relay.routes import Engine
+from gateway.routes import EngineFacts, EngineRoute
 from gateway.spool.writer import SpoolWriter
 from store.config_serving import Spool
 from tests.fakes.ferry import START, Ferry
@@ -56,7 +56,7 @@ def test_what_the_relay_knew_of_the_engines_sampling_is_in_the_row(ferry, known,
     """K15: nothing taken and nothing known are two things."""
     ferry.clock += 1
     turn = new_turn_id(int(START * 10**9))
-    engine = Engine("http://e", "ready", 3, 3, sampling_defaults=known)
+    engine = EngineRoute("http://e", "ready", 3, 3, facts=EngineFacts(sampling_defaults=known))
     worker = ferry.new_worker()
     worker.request(request_meta(turn, ferry.clock), request_body([user("hi")]))
     seen = {"status": 200, "gone": None, "first_byte_ns": None, "sent_to": engine, "engine_now": engine}

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from gateway.relay.errors import NoEngineError
-from gateway.relay.routes import Engine, Router, choose
+from gateway.relay.routes import Router, choose
+from gateway.routes import EngineRoute
 
 pytestmark = pytest.mark.anyio
 
-A, B = Engine("http://a"), Engine("http://b")
+A, B = EngineRoute("http://a"), EngineRoute("http://b")
 
 
 class Clock:
@@ -38,18 +39,18 @@ def test_the_least_busy_engine_is_chosen_and_a_familiar_one_within_its_slack() -
 
 async def test_without_a_file_the_configured_engines_serve_with_unknown_versions(tmp_path: Path) -> None:
     router = Router(tmp_path / "routes.json", ["http://a/"], 9)
-    assert await router.take(None, frozenset()) == Engine("http://a")
+    assert await router.take(None, frozenset()) == EngineRoute("http://a")
 
 
 async def test_a_new_file_is_seen_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "routes.json"
     router = Router(path, ["http://a"], 9, clock=Clock())
     write(path, {"url": "http://b", "state": "ready", "version_low": 3, "version_high": 3})
-    assert router.routes().engines == (Engine("http://b", "ready", 3, 3),)
+    assert router.routes().engines == (EngineRoute("http://b", "ready", 3, 3),)
     path.write_text("{")
     assert router.routes().engines[0].version_low == 3
     path.unlink()
-    assert router.routes().engines == (Engine("http://a"),)
+    assert router.routes().engines == (EngineRoute("http://a"),)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ async def test_what_an_engine_takes_for_left_out_fields_is_known_only_where_the_
 ) -> None:
     write(tmp_path / "routes.json", {"url": "http://a", "state": "ready"} | entry)
     engine = await Router(tmp_path / "routes.json", [], 9).take(None, frozenset())
-    assert engine.sampling_defaults == expected
+    assert engine.facts.sampling_defaults == expected
 
 
 @pytest.mark.parametrize("state", ["starting", "paused", "updating"])

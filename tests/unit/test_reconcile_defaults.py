@@ -2,33 +2,21 @@
 
 import json
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.drain.effective import FIELDS
-from gateway.reconcile.control import Control, ControlError, Health
-from gateway.reconcile.decide import Route
-from gateway.reconcile.defaults import Defaults, UnknownDefaultsError, parse, preferred, read, recommended
+from gateway.reconcile.defaults import UnknownDefaultsError, parse, preferred, read, recommended
+from tests.fakes.server_info import ServerInfoEngine
 
-URL = "http://engine"
 QWEN3 = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 
 
-class Engine:
-    """A /server_info that says what the test has it say."""
-
-    def __init__(self, **said):
-        self.said, self.status, self.asked = said, 200, 0
-
-    def control(self):
-        return Control(URL, transport=httpx.MockTransport(self._answer))
-
-    def _answer(self, request):
-        assert request.url.path == "/server_info"
-        self.asked += 1
-        return httpx.Response(self.status, json=self.said)
+def info(**said):
+    """What the reconciler understands of a /server_info that says this."""
+    with ServerInfoEngine(**said).control() as control:
+        return control.server_info()
 
 
 def model(folder, content=None):
@@ -95,12 +83,8 @@ def test_a_model_without_the_file_recommends_nothing(tmp_path):
 
 @pytest.mark.parametrize("path", ["Qwen/Qwen3-8B", "models/here", "/no/such/folder", "/\x00"])
 def test_a_model_that_this_host_does_not_see_recommends_nobody_knows_what(path):
-    engine = Engine(sampling_defaults="model", model_path=path)
-    with (
-        engine.control() as control,
-        pytest.raises(UnknownDefaultsError, match=r"absolute path|sees no model"),
-    ):
-        read(control)
+    with pytest.raises(UnknownDefaultsError, match=r"absolute path|sees no model"):
+        read(info(sampling_defaults="model", model_path=path))
 
 
 def test_a_file_that_may_not_be_read_is_said_so(tmp_path, monkeypatch):
@@ -119,10 +103,8 @@ def test_the_file_counts_with_model_and_nothing_with_openai(tmp_path, prefers):
     """What is preferred reaches no chat request: each sets every such field itself."""
     said = {"model_path": str(model(tmp_path / "m", json.dumps(QWEN3).encode()))}
     said["preferred_sampling_params"] = prefers
-    with Engine(sampling_defaults="model", **said).control() as control:
-        assert read(control) == QWEN3
-    with Engine(sampling_defaults="openai", **said).control() as control:
-        assert read(control) == {}
+    assert read(info(sampling_defaults="model", **said)) == QWEN3
+    assert read(info(sampling_defaults="openai", **said)) == {}
 
 
 def test_preferences_that_no_chat_request_sets_hold_for_chat_too():
@@ -135,54 +117,5 @@ def test_preferences_that_no_chat_request_sets_hold_for_chat_too():
     "said", [{}, {"sampling_defaults": None}, {"sampling_defaults": "vendor"}, {"sampling_defaults": "model"}]
 )
 def test_an_engine_that_does_not_say_is_unknown(said):
-    with Engine(**said).control() as control, pytest.raises(UnknownDefaultsError, match="it does not say"):
-        read(control)
-
-
-def test_an_engine_is_asked_once_in_each_of_its_lives():
-    engine, defaults = Engine(sampling_defaults="openai"), Defaults(lambda: 0.0)
-    with engine.control() as control:
-        for _ in range(3):
-            defaults.look(control, Health.READY, "sglang")
-        for health in (Health.PAUSED, Health.SILENT):
-            defaults.look(control, health, "sglang")
-        assert (engine.asked, defaults.known()) == (1, {URL: {}})
-        for health in (Health.STARTING, Health.DEAD):
-            defaults.look(control, health, "sglang")
-            assert defaults.known() == {}
-            defaults.look(control, Health.READY, "sglang")
-            assert defaults.known() == {URL: {}}
-        assert engine.asked == 3
-
-
-def test_one_that_is_unknown_says_why_and_is_asked_again():
-    now = [0.0]
-    engine, defaults = Engine(sampling_defaults="openai"), Defaults(lambda: now[0])
-    engine.status = 503
-    with engine.control() as control:
-        for _ in range(2):
-            defaults.look(control, Health.READY, "sglang")
-        assert (engine.asked, defaults.known()) == (1, {})
-        assert "/server_info answered 503" in defaults.told(URL, Route("ready")).reason
-        assert defaults.told(URL, Route("ready", "slow")).reason == "slow"
-        assert defaults.told(URL, Route("dead")).reason is None
-        engine.status, now[0] = 200, 10.0
-        defaults.look(control, Health.READY, "sglang")
-    assert (engine.asked, defaults.known()) == (2, {URL: {}})
-    assert defaults.told(URL, Route("ready")).reason is None
-
-
-@pytest.mark.parametrize("dialect", ["plain", "vllm", None])
-def test_another_server_than_sglang_is_not_asked_and_stays_unknown(dialect):
-    engine, defaults = Engine(), Defaults()
-    with engine.control() as control:
-        defaults.look(control, Health.READY, dialect)
-    assert (engine.asked, defaults.known(), defaults.told(URL, Route("ready"))) == (0, {}, Route("ready"))
-
-
-def test_an_engine_that_is_gone_is_unknown():
-    def gone(request):
-        raise httpx.ConnectError("refused", request=request)
-
-    with Control(URL, transport=httpx.MockTransport(gone)) as control, pytest.raises(ControlError):
-        read(control)
+    with pytest.raises(UnknownDefaultsError, match="it does not say"):
+        read(info(**said))

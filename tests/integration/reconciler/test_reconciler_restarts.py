@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Environment, Reconciler
+from gateway.routes import load
 from store.config_model import Config
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.world import World
@@ -169,14 +170,10 @@ def test_an_engine_of_another_reconciler_is_followed_and_not_touched(
     config = Config.model_validate({"engine": {"urls": [fake.url]}})
     with Control(fake.url) as control:
         environment = Environment(world.clock)
-        reconciler = Reconciler(config, other, [control], tmp_path / "other.json", environment=environment)
-        routes = reconciler.tick()
-    assert (routes[fake.url].state, routes[fake.url].version_low, routes[fake.url].version_high) == (
-        "ready",
-        1,
-        1,
-    )
-    assert routes[fake.url].vocab_size == 4711
+        Reconciler(config, other, [control], tmp_path / "other.json", environment=environment).tick()
+    (route,) = load((tmp_path / "other.json").read_bytes()).engines
+    assert (route.state, route.version_low, route.version_high) == ("ready", 1, 1)
+    assert route.facts.vocab_size == 4711
     assert len(fake.asked()) == before
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from gateway.reconcile.control import Control, Health
-from gateway.reconcile.tool_calling import ToolCallings
 from tests.fakes.gateway import ASK, CHAT, running
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.upstream import FakeUpstream, Send, answer
@@ -40,22 +38,6 @@ def test_the_routes_file_says_how_an_engine_reads_tool_calls_and_asks_once_a_lif
     for _ in range(3):
         world.tick()
     assert told(world) == {"parser": "hermes", "grammar": "xgrammar"}
-
-
-def test_an_engine_that_cannot_say_is_unknown_and_asked_again_later(fake: FakeSGLang) -> None:
-    now = [0.0]
-    callings = ToolCallings(lambda: now[0])
-    fake.replies["/server_info"] = [(500, {}), (200, {"tool_call_parser": None})]
-    with Control(fake.url) as control:
-        for now[0] in (0.0, 9.0):
-            callings.look(control, Health.READY, "sglang")
-            assert callings.known() == {}
-        for dialect in ("plain", None):
-            callings.look(control, Health.READY, dialect)
-        now[0] = 10.0
-        callings.look(control, Health.READY, "sglang")
-    assert callings.known() == {fake.url: {"parser": None, "grammar": None}}
-    assert len(fake.calls) == 2
 
 
 @pytest.mark.anyio
