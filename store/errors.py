@@ -38,6 +38,7 @@ handler of errors catches it.
         ClientLeftError                gateway.relay.endpoint: the client left before its request was whole
         BadRoutesError                 gateway.routes: a text is no routes file
         CorruptRecordError             gateway.spool.format: bytes of the spool are no record
+        RecordError                    gateway.spool.records: a field is missing, or of a wrong type
         ControlError                   gateway.reconcile.control: a control call to an engine failed
             EngineUnreachableError
             HalfUpdatedError

@@ -20,6 +20,7 @@ from gateway.lineage.canonical import Form
 from gateway.lineage.decide import Asked, Prefix
 from gateway.privacy import forbids_recording
 from gateway.spool.format import Record
+from gateway.spool.records import ReplyRecord, RequestRecord, decode_turn
 from store.body import Body
 from store.config_serving import StoreFalse
 from store.turns import Recorded
@@ -51,8 +52,7 @@ class _Request:
 
     id: UUID
     started_at: datetime
-    meta: Mapping[str, Any]
-    headers: Mapping[str, str]
+    record: RequestRecord
     body: Mapping[str, Any]  # empty where the bytes are no JSON object
     pieces: Body
     messages: Sequence[Any]
@@ -71,17 +71,17 @@ def assemble(
     `store_false` is `privacy.store_false`.
 
     Raises:
-        KeyError, ValueError: the request's meta lacks what every record has.
+        ValueError: a record cannot be decoded (RecordError), or holds an id or a time that is none.
     """
-    read = _read(request, store_false)
-    kind, kind_reason = kinds.kind_of(read.endpoint, read.meta.get("turn_type"), read.body, read.forms)
+    asked, ended = decode_turn(request, reply)
+    read = _read(asked, store_false)
+    kind, kind_reason = kinds.kind_of(read.endpoint, read.record.turn_type, read.body, read.forms)
     texts = read.endpoint == kinds.CHAT and strict.wants_texts(read.body)
     folded = fold(reply.body, texts=texts) if reply is not None else Reply()
     answers: Sequence[Answer | None] = folded.answers or (None,)
-    reply_meta: Mapping[str, Any] = reply.meta if reply is not None else {}
-    miscounted = counts.contradicts(folded, _parser(reply_meta))
+    miscounted = counts.contradicts(folded, _parser(ended))
     rows = tuple(
-        _row(read, (kind, kind_reason), reply_meta, folded, answer, position, policy_id, miscounted)
+        _row(read, (kind, kind_reason), ended, folded, answer, position, policy_id, miscounted)
         for position, answer in enumerate(answers)
     )
     if reply is not None and not folded.answers and folded.error is None:
@@ -90,26 +90,23 @@ def assemble(
         _asked(read, kind),
         rows,
         len(read.messages),
-        session_done=bool(read.meta.get("session_done")),
+        session_done=read.record.session_done,
         unrecorded=forbids_recording(read.body, store_false),
     )
 
 
-def _read(request: Record, store_false: StoreFalse) -> _Request:
-    meta = request.meta
-    body, pieces = read_body(request.body)
-    endpoint = _endpoint(str(meta["path"]))
+def _read(record: RequestRecord, store_false: StoreFalse) -> _Request:
+    body, pieces = read_body(record.body)
+    endpoint = _endpoint(record.path)
     messages = body.get("messages") if endpoint == kinds.CHAT else None
     messages = messages if isinstance(messages, list) else []
-    root = canonical.root(str(meta["tenant"]), meta.get("key_id"))
+    root = canonical.root(record.tenant, record.key_id)
     forms = [canonical.form(message) for message in messages]
-    headers = {str(name).lower(): str(value) for name, value in (meta.get("headers") or {}).items()}
     digests = canonical.chain(root, forms)
     return _Request(
-        UUID(meta["id"]),
-        _moment(meta["at_ns"]),
-        meta,
-        headers,
+        UUID(record.id),
+        _moment(record.at_ns),
+        record,
         body,
         pieces,
         messages,
@@ -122,22 +119,22 @@ def _read(request: Record, store_false: StoreFalse) -> _Request:
 
 
 def _asked(read: _Request, kind: str) -> Asked:
-    meta, session = read.meta, read.meta.get("session")
-    count = read.headers.get("x-stainless-retry-count", "0")
+    record, session = read.record, read.record.session
+    count = record.headers.get("x-stainless-retry-count", "0")
     return Asked(
         id=read.id,
-        tenant=str(meta["tenant"]),
-        key_id=meta.get("key_id"),
+        tenant=record.tenant,
+        key_id=record.key_id,
         user_name=_user(read.body),
         started_at=read.started_at,
         kind=kind,
-        session=(str(session["id"]), str(session["source"])) if session else None,
-        parent_id=UUID(meta["parent"]) if meta.get("parent") else None,
+        session=(session.id, session.source) if session is not None else None,
+        parent_id=UUID(record.parent) if record.parent is not None else None,
         prefixes=_prefixes(read),
         messages=read.messages,
         prompt_hash=read.digests[-1] if read.digests else None,
         attempt=int(count) if count.isascii() and count.isdigit() else 0,
-        idempotency_key=read.headers.get("idempotency-key"),
+        idempotency_key=record.headers.get("idempotency-key"),
         openings=tuple([form.text for form in read.forms[:_OPENINGS] if form.role is not None]),
         former=former.of_chain(read.root, read.forms, read.digests),
     )
@@ -156,25 +153,24 @@ def _prefixes(read: _Request) -> tuple[Prefix, ...]:
 def _row(
     read: _Request,
     kind: tuple[str, str | None],
-    reply_meta: Mapping[str, Any],
+    ended: ReplyRecord,
     reply: Reply,
     answer: Answer | None,
     position: int,
     policy_id: int | None,
     miscounted: bool,
 ) -> Recorded:
-    meta, mark = read.meta, Marker()
-    outcome = str(reply_meta.get("outcome", "interrupted"))
-    status, error = trainable.status(outcome, read.endpoint, reply, answer)
+    record, mark = read.record, Marker()
+    status, error = trainable.status(ended.outcome, read.endpoint, reply, answer)
     usage = reply.usage if position == 0 else None  # the sum over all choices: counted once
     alone = usage.get("completion_tokens") if usage is not None and len(reply.answers) == 1 else None
     capture = align.align(answer, alone if isinstance(alone, int) else None) if answer is not None else None
     stopped_by = answer.matched_stop if answer is not None else None
-    version = _version(answer, reply_meta)
+    version = _version(answer, ended)
     is_chat = read.endpoint == kinds.CHAT and bool(read.body)
-    defaults = _defaults(reply_meta) if is_chat else None
+    defaults = ended.sampling_defaults if is_chat else None
     sampling_class = effective.sampling_class(read.body, defaults) if is_chat else None
-    sampling_class, trained = strict.decide(sampling_class, read.body, reply_meta.get("tool_calling"), answer)
+    sampling_class, trained = strict.decide(sampling_class, read.body, ended.tool_calling, answer)
     history_hash, exchange_hash = _with_answer(read, answer)
     prompt_hash = read.digests[-1] if read.digests else None
     prompt_ids = answer.prompt_ids if answer is not None else None
@@ -182,8 +178,8 @@ def _row(
         id=choice_id(read.id, position),
         request_id=read.id,
         choice_index=answer.index if answer is not None else 0,
-        tenant=str(meta["tenant"]),
-        key_id=meta.get("key_id"),
+        tenant=record.tenant,
+        key_id=record.key_id,
         user_name=mark.text(_user(read.body)),
         policy_id=policy_id if read.endpoint == kinds.CHAT else None,
         policy_version_min=version[0] if version is not None else None,
@@ -191,12 +187,12 @@ def _row(
         kind=kind[0],
         kind_reason=kind[1],
         endpoint=read.endpoint,
-        stream=bool(meta.get("stream")),
+        stream=record.stream,
         model=mark.text(_text(read.body.get("model"))),
-        engine=reply_meta.get("engine") or meta.get("engine"),
+        engine=ended.engine or record.engine,
         status=status,
-        error=mark.text(_text(reply_meta.get("error")) or error),
-        http_status=reply_meta.get("http_status"),
+        error=mark.text(ended.error or error),
+        http_status=ended.http_status,
         body=read.pieces,
         sampling=mark.json(sampling.parameters(read.body)) if read.body else None,
         sampling_defaults=mark.json(defaults),
@@ -232,11 +228,11 @@ def _row(
         prompt_hash=prompt_hash,
         exchange_hash=exchange_hash,
         client_request_id=mark.text(
-            next((read.headers[name] for name in _IDS if name in read.headers), None)
+            next((record.headers[name] for name in _IDS if name in record.headers), None)
         ),
         started_at=read.started_at,
-        first_token_at=_moment(reply_meta["first_byte_ns"]) if reply_meta.get("first_byte_ns") else None,
-        finished_at=_moment(reply_meta["finished_ns"]) if reply_meta.get("finished_ns") else None,
+        first_token_at=_moment_if_known(ended.first_byte_ns),
+        finished_at=_moment_if_known(ended.finished_ns),
     )
 
 
@@ -259,27 +255,20 @@ def _with_answer(read: _Request, answer: Answer | None) -> tuple[bytes | None, b
     return canonical.extend(read.digests[-1], form), canonical.exchange(read.root, read.forms[-1], form)
 
 
-def _version(answer: Answer | None, reply_meta: Mapping[str, Any]) -> tuple[int, int] | None:
+def _version(answer: Answer | None, ended: ReplyRecord) -> tuple[int, int] | None:
     """What adapter or reply say of themselves, else what the relay knew, else unknown: never 0."""
-    adapter = stated.adapter_version(str(reply_meta.get("adapter") or ""))
+    adapter = stated.adapter_version(ended.adapter or "")
     if adapter is not None:  # the engine's own label stays as it is when adapters change
         return adapter
     if answer is not None and answer.version is not None:
         return answer.version
-    low, high = reply_meta.get("version_min"), reply_meta.get("version_max")
-    return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+    low, high = ended.version_min, ended.version_max
+    return (low, high) if low is not None and high is not None else None
 
 
-def _defaults(reply_meta: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the engine that answered takes for left-out fields; None: not known, or recorded before it was."""
-    found = reply_meta.get("sampling_defaults")
-    return found if isinstance(found, dict) else None
-
-
-def _parser(reply_meta: Mapping[str, Any]) -> str | None:
+def _parser(ended: ReplyRecord) -> str | None:
     """The tool-call parser of the engine that answered; None: unknown."""
-    calling = reply_meta.get("tool_calling")
-    return _text(calling.get("parser")) if isinstance(calling, dict) else None
+    return _text(ended.tool_calling.get("parser")) if ended.tool_calling is not None else None
 
 
 def _said(answer: Answer | None) -> str | None:
@@ -311,6 +300,10 @@ def _text(value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) and value else None
+
+
+def _moment_if_known(nanoseconds: int | None) -> datetime | None:
+    return None if nanoseconds is None else _moment(nanoseconds)
 
 
 def _moment(nanoseconds: int) -> datetime:

@@ -1,15 +1,15 @@
 """Feedback records to rows. Pure but for `write`, which stands in the drainer's transaction."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import orjson
 from sqlalchemy import Connection
 
 from gateway.drain.assemble import choice_id
 from gateway.spool.format import Record
+from gateway.spool.records import FeedbackRecord
 from store import feedback
 from store.feedback import Feedback
 
@@ -18,24 +18,23 @@ def read(record: Record) -> Feedback:
     """The row of a feedback record.
 
     Raises:
-        KeyError, TypeError, ValueError: no gateway of ours wrote it.
+        ValueError: no gateway of ours wrote it.
     """
-    meta = record.meta
-    said: Mapping[str, Any] = orjson.loads(record.body)
-    named = said.get("turn_id")
+    said = FeedbackRecord.decode(record)
+    named = said.turn_id
     return Feedback(
-        id=UUID(meta["id"]),
-        tenant=str(meta["tenant"]),
-        key_id=meta.get("key_id"),
-        rater=_text(said.get("user")),
-        named_turn=None if named is None else choice_id(UUID(named), int(said.get("choice_index", 0))),
-        session_id=_text(said.get("session_id")),
-        rating=said.get("rating"),
-        score=said.get("score"),
-        comment=_text(said.get("comment")),
-        correction=_text(said.get("correction")),
-        outcome=_clean(said.get("outcome")),
-        given_at=datetime.fromtimestamp(meta["at_ns"] / 1e9, UTC),
+        id=UUID(said.id),
+        tenant=said.tenant,
+        key_id=said.key_id,
+        rater=_text(said.user),
+        named_turn=None if named is None else choice_id(UUID(named), said.choice_index),
+        session_id=_text(said.session_id),
+        rating=said.rating,
+        score=said.score,
+        comment=_text(said.comment),
+        correction=_text(said.correction),
+        outcome=_clean(said.outcome),
+        given_at=datetime.fromtimestamp(said.at_ns / 1e9, UTC),
     )
 
 
@@ -44,9 +43,9 @@ def write(connection: Connection, rows: Iterable[Feedback]) -> None:
     feedback.record(connection, rows)
 
 
-def _text(value: Any) -> str | None:
+def _text(value: str | None) -> str | None:
     """Text that Postgres takes: without NUL."""
-    return None if value is None else str(value).replace("\0", "\ufffd")
+    return None if value is None else value.replace("\0", "\ufffd")
 
 
 def _clean(value: Any) -> Any:

@@ -52,16 +52,19 @@ def wants_texts(body: Mapping[str, Any]) -> bool:
 
 
 def decide(
-    found: SamplingClass | None, body: Mapping[str, Any], calling: Any, answer: Answer | None
+    found: SamplingClass | None,
+    body: Mapping[str, Any],
+    calling: Mapping[str, Any] | None,
+    answer: Answer | None,
 ) -> tuple[SamplingClass | None, npt.NDArray[np.int32] | None]:
     """The answer's class, and the spans of its tokens that may be trained, where not all of them may.
 
     `found`: the class by the request's other fields, None where it is unknown. `calling`: what the engine
-    that answered says of its tool calls, `{"parser": …, "grammar": …}`; another thing where it is unknown.
+    that answered says of its tool calls, `{"parser": …, "grammar": …}`; None where it is unknown.
     """
     if found in _SETTLED or answer is None:
         return found, None
-    known = calling if isinstance(calling, dict) else {}
+    known = calling or {}
     parser, grammar = str(known.get("parser")), str(known.get("grammar"))
     tools = _choosable(body)
     if parser in ALWAYS or (tools and parser in WITH_TOOLS):

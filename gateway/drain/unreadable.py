@@ -4,15 +4,14 @@ It keeps what needs no understanding: the time, the outcome, the client's bytes.
 (`store/set_aside.py`), so that a later version can read them.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from gateway.drain.assemble import Draft
 from gateway.fold.readable import Marker
 from gateway.lineage.decide import Asked
 from gateway.spool.format import Record
+from gateway.spool.records import Remains
 from store.body import Body, Piece
 from store.turns import Recorded
 
@@ -20,7 +19,6 @@ REASON = "unreadable"  # of `store.stages.REASONS`
 _STATUSES = frozenset({"ok", "truncated", "upstream_error", "client_disconnect", "rejected"})
 _EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)
 _AHEAD = timedelta(days=1)  # by which a gateway's clock may be wrong
-_INT4 = range(-(2**31), 2**31)
 
 
 def time_of(turn_id: object, now: datetime) -> datetime | None:
@@ -43,8 +41,8 @@ def draft_of(
     if started_at is None:
         return None
     turn_id = UUID(str(request.meta["id"]))
-    meta, outcome = _Meta(request.meta), _Meta(reply.meta if reply is not None else {})
-    tenant, key_id = meta.text("tenant") or "default", meta.text("key_id")
+    known = Remains.of(request, reply)
+    tenant, key_id = _marked(known.tenant) or "default", _marked(known.key_id)
     asked = Asked(
         id=turn_id,
         tenant=tenant,
@@ -73,13 +71,13 @@ def draft_of(
         policy_version_max=None,
         kind="side",
         kind_reason=REASON,
-        endpoint=meta.text("path") or "unknown",
-        stream=request.meta.get("stream") is True,
+        endpoint=_marked(known.path) or "unknown",
+        stream=known.stream,
         model=None,
-        engine=outcome.text("engine") or meta.text("engine"),
-        status=outcome.status(),
+        engine=_marked(known.engine),
+        status=known.outcome if known.outcome in _STATUSES else "interrupted",
         error=error,
-        http_status=outcome.number("http_status"),
+        http_status=known.http_status,
         body=Body(Piece(request.body)),
         sampling=None,
         response_text=None,
@@ -107,20 +105,6 @@ def draft_of(
     return Draft(asked, (row,), 0, False)
 
 
-class _Meta:
-    """A record's meta, of whose values nothing is taken for granted."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name)
-        return Marker().text(value) if isinstance(value, str) and value else None
-
-    def number(self, name: str) -> int | None:
-        value = self._values.get(name)
-        return value if type(value) is int and value in _INT4 else None
-
-    def status(self) -> str:
-        outcome = self._values.get("outcome")
-        return outcome if isinstance(outcome, str) and outcome in _STATUSES else "interrupted"
+def _marked(value: str | None) -> str | None:
+    """A text that Postgres takes; None where there is none."""
+    return Marker().text(value) if value else None

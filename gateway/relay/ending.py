@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from gateway.relay import errors
 from gateway.relay.client import Inbound
@@ -10,6 +9,7 @@ from gateway.relay.connection import Headers
 from gateway.relay.errors import BusyError, GatewayError, UpstreamClosedError
 from gateway.relay.identity import Identity, recorded_headers
 from gateway.routes import EngineRoute
+from gateway.spool.records import ReplyRecord, RequestRecord, StatedSession
 
 TENANT = "default"
 
@@ -43,55 +43,60 @@ def failed(error: GatewayError, *, begun: bool) -> Ending:
     return Ending(outcome, error.status, headers, body, error.message)
 
 
-def request_meta(
+def request_record(
     inbound: Inbound, stated: Identity, engine: EngineRoute | None, added: tuple[str, ...], stream: bool
-) -> dict[str, Any]:
-    """The request record's meta; see ARCHITECTURE.md."""
+) -> RequestRecord:
+    """The record of a request; `added` are the fields that Dukou asks the engine for."""
     session = stated.session
-    return {
-        "id": inbound.id,
-        "at_ns": inbound.at_ns,
-        "tenant": TENANT,
-        "key_id": inbound.key_id,
-        "method": "POST",
-        "path": inbound.path,
-        "headers": recorded_headers(inbound.headers),
-        "session": None if session is None else {"id": session.id, "source": session.source},
-        "turn_type": stated.turn_type,
-        "session_done": stated.session_done,
-        "parent": stated.parent,
-        "engine": None if engine is None else engine.url,
-        "added": list(added),
-        "stream": stream,
-    }
+    return RequestRecord(
+        id=inbound.id,
+        at_ns=inbound.at_ns,
+        tenant=TENANT,
+        key_id=inbound.key_id,
+        path=inbound.path,
+        headers=recorded_headers(inbound.headers),
+        session=None if session is None else StatedSession(session.id, session.source),
+        turn_type=stated.turn_type,
+        session_done=stated.session_done,
+        parent=stated.parent,
+        engine=None if engine is None else engine.url,
+        added=added,
+        stream=stream,
+        body=inbound.body,
+    )
 
 
-def reply_meta(
+def reply_record(
     turn_id: str,
     ending: Ending,
+    body: bytes,
     *,
     status: int | None,
     gone: str | None,
     first_byte_ns: int | None,
     sent_to: EngineRoute | None,
     engine_now: EngineRoute | None,
-) -> dict[str, Any]:
-    """The reply record's meta. Its version span is what was low when it was sent and high when it ended."""
+) -> ReplyRecord:
+    """The record of a reply that ends now; `body` is the upstream's.
+
+    Its version span is what was low when the request was sent and high when the reply ended.
+    """
     low = sent_to.version_low if sent_to is not None else None
     ended_at = sent_to if sent_to is not None and sent_to.exact else engine_now
     high = ended_at.version_high if ended_at is not None else None
     known = low is not None and high is not None
-    return {
-        "id": turn_id,
-        "outcome": ending.outcome if gone is None else "client_disconnect",
-        "http_status": status,
-        "first_byte_ns": first_byte_ns,
-        "finished_ns": time.time_ns(),
-        "version_min": low if known else None,
-        "version_max": high if known else None,
-        "engine": sent_to.url if sent_to is not None else None,
-        "adapter": sent_to.adapter if sent_to is not None else None,
-        "sampling_defaults": sent_to.facts.sampling_defaults if sent_to is not None else None,
-        "tool_calling": sent_to.facts.tool_calling if sent_to is not None else None,
-        "error": gone or ending.error,
-    }
+    return ReplyRecord(
+        id=turn_id,
+        outcome=ending.outcome if gone is None else "client_disconnect",
+        http_status=status,
+        first_byte_ns=first_byte_ns,
+        finished_ns=time.time_ns(),
+        version_min=low if known else None,
+        version_max=high if known else None,
+        engine=sent_to.url if sent_to is not None else None,
+        adapter=sent_to.adapter if sent_to is not None else None,
+        sampling_defaults=sent_to.facts.sampling_defaults if sent_to is not None else None,
+        tool_calling=sent_to.facts.tool_calling if sent_to is not None else None,
+        error=gone or ending.error,
+        body=body,
+    )

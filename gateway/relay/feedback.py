@@ -27,6 +27,7 @@ from gateway.relay.client import Send
 from gateway.relay.ending import TENANT
 from gateway.relay.endpoint import Receive, Scope
 from gateway.relay.errors import BadRequestError, GatewayError, MethodNotAllowedError, TooLargeError
+from gateway.spool.records import FeedbackRecord
 from gateway.spool.writer import SpoolWriter
 
 PATH = "/v1/feedback"
@@ -147,16 +148,32 @@ async def accept(
     at_ns = time.time_ns()
     body = parse(raw)
     feedback_id = id_of(headers.get("idempotency-key"), key_id, at_ns)
-    said = body.model_dump(exclude_none=True, exclude={"completion_id"})
-    if body.turn_id or body.completion_id:
-        said["turn_id"] = body.turn_id or body.completion_id
-    meta = {"id": feedback_id, "at_ns": at_ns, "tenant": TENANT, "key_id": key_id}
-    if not spool.feedback(meta, orjson.dumps(said)):
+    record = _record(body, feedback_id, at_ns, key_id)
+    if not spool.feedback(record):
         raise NotRecordedError("the feedback could not be recorded: send it again later")
     if spool.syncs_each_turn:
         await asyncio.to_thread(spool.sync)
-    told = {"id": feedback_id, "object": "feedback", "created": at_ns // 10**9}
-    return told | {name: said[name] for name in ("turn_id", "session_id") if name in said}
+    told: dict[str, Any] = {"id": feedback_id, "object": "feedback", "created": at_ns // 10**9}
+    about = {"turn_id": record.turn_id, "session_id": record.session_id}
+    return told | {name: value for name, value in about.items() if value is not None}
+
+
+def _record(body: Body, feedback_id: str, at_ns: int, key_id: str | None) -> FeedbackRecord:
+    return FeedbackRecord(
+        id=feedback_id,
+        at_ns=at_ns,
+        tenant=TENANT,
+        key_id=key_id,
+        turn_id=body.turn_id or body.completion_id,
+        session_id=body.session_id,
+        choice_index=body.choice_index,
+        rating=body.rating,
+        score=body.score,
+        comment=body.comment,
+        correction=body.correction,
+        outcome=None if body.outcome is None else body.outcome.model_dump(exclude_none=True),
+        user=body.user,
+    )
 
 
 def parse(raw: bytes) -> Body:

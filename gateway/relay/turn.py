@@ -207,10 +207,10 @@ class Turn:
             return
         self._progress.request_recorded = True
         if not self._is_unrecorded(parsed):
-            meta = ending.request_meta(
+            record = ending.request_record(
                 self._inbound, parsed.identity, self._progress.engine, added, parsed.is_stream
             )
-            self._services.spool.request(meta, self._inbound.body)
+            self._services.spool.request(record)
 
     async def _record(self, parsed: ParsedRequest, end: Ending) -> None:
         """Appends the reply record, after the request record where that is still missing."""
@@ -221,16 +221,17 @@ class Turn:
             return
         spool, received = self._services.spool, self._progress.received
         engine, gone = self._progress.engine, self._client.gone
-        meta = ending.reply_meta(
+        record = ending.reply_record(
             self._inbound.id,
             end,
+            b"".join(received.chunks),
             status=self._client.status if gone else end.status or self._client.status,
             gone=gone,
             first_byte_ns=received.first_byte_ns,
             sent_to=engine,
             engine_now=None if engine is None else self._services.router.engine(engine.url),
         )
-        spool.reply(meta, b"".join(received.chunks))
+        spool.reply(record)
         if spool.syncs_each_turn:
             await asyncio.to_thread(spool.sync)
 

@@ -11,13 +11,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from gateway.spool.format import Kind, encode
+from gateway.spool.format import Record, encode
 from gateway.spool.positions import Positions
+from gateway.spool.records import FeedbackRecord, ReplyRecord, RequestRecord
 from store.config_serving import Spool
 
 logger = logging.getLogger(__name__)
@@ -79,28 +78,26 @@ class SpoolWriter:
         """Of `spool.max_bytes`."""
         return self.used_bytes / self._settings.max_bytes
 
-    def request(self, meta: Mapping[str, Any], body: bytes) -> None:
-        """Appends a request record."""
-        if self._append(Kind.REQUEST, meta, body):
-            segment, turn_id = self._segments[-1], str(meta["id"])
-            segment.open_turns.add(turn_id)
-            self._where[turn_id] = segment
+    def request(self, record: RequestRecord) -> None:
+        if self._append(record.encode()):
+            segment = self._segments[-1]
+            segment.open_turns.add(record.id)
+            self._where[record.id] = segment
         else:
             self.lost += 1
 
-    def reply(self, meta: Mapping[str, Any], body: bytes) -> None:
-        """Appends a reply record, where its request was recorded."""
-        turn_id = str(meta["id"])
-        segment = self._where.pop(turn_id, None)
+    def reply(self, record: ReplyRecord) -> None:
+        """Appends a reply where its request was recorded."""
+        segment = self._where.pop(record.id, None)
         if segment is None:
             return
-        if not self._append(Kind.REPLY, meta, body):
+        if not self._append(record.encode()):
             self.lost += 1
-        segment.open_turns.discard(turn_id)
+        segment.open_turns.discard(record.id)
 
-    def feedback(self, meta: Mapping[str, Any], body: bytes) -> bool:
-        """Appends a feedback record; False where it could not be: its client is told so."""
-        return self._append(Kind.FEEDBACK, meta, body)
+    def feedback(self, record: FeedbackRecord) -> bool:
+        """Appends feedback; False where that failed: its client is told so."""
+        return self._append(record.encode())
 
     @property
     def syncs_each_turn(self) -> bool:
@@ -125,8 +122,8 @@ class SpoolWriter:
                 segment.path.unlink(missing_ok=True)
             os.close(segment.descriptor)
 
-    def _append(self, kind: Kind, meta: Mapping[str, Any], body: bytes) -> bool:
-        record = encode(kind, dict(meta), body)
+    def _append(self, unwritten: Record) -> bool:
+        record = encode(unwritten.kind, unwritten.meta, unwritten.body)
         if self.used_bytes + len(record) > self._settings.max_bytes:
             self._complain(f"the spool has reached spool.max_bytes ({self._settings.max_bytes})")
             return False

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.spool.format import Kind, Record, encode
+from gateway.spool.records import ReplyRecord, RequestRecord
 
 SECOND = 10**9
 _salts = itertools.count(1)
@@ -109,6 +110,14 @@ def records(
     turn = turn_id(at)
     request = Record(Kind.REQUEST, request_meta(turn, at, **changes), request_body(messages))
     return request, Record(Kind.REPLY, reply_meta(turn, at + 1), reply_body(text))
+
+
+def request_record(turn: str, body: bytes = b"", at: float = 1000.0, **changes: Any) -> RequestRecord:
+    return RequestRecord.decode(Record(Kind.REQUEST, request_meta(turn, at, **changes), body))
+
+
+def reply_record(turn: str, body: bytes = b"", finished: float = 1001.0, **changes: Any) -> ReplyRecord:
+    return ReplyRecord.decode(Record(Kind.REPLY, reply_meta(turn, finished, **changes), body))
 
 
 class Worker:

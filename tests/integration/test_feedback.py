@@ -201,7 +201,7 @@ async def test_feedback_is_on_disk_before_it_is_acknowledged_and_needs_no_postgr
 
 
 async def test_a_full_spool_says_that_nothing_was_recorded(desk, monkeypatch):
-    monkeypatch.setattr(desk.app._spool, "feedback", lambda meta, body: False)
+    monkeypatch.setattr(desk.app._spool, "feedback", lambda record: False)
     reply = await desk.post({"turn_id": turn_id(0).hex, "rating": 1})
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "feedback_not_recorded")
 

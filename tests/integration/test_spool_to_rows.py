@@ -15,7 +15,7 @@ from gateway.routes import EngineFacts, EngineRoute
 from gateway.spool.writer import SpoolWriter
 from store.config_serving import Spool
 from tests.fakes.ferry import START, Ferry
-from tests.fakes.spooled import reply_body, reply_meta, request_body, request_meta, user
+from tests.fakes.spooled import reply_body, reply_record, request_body, request_meta, request_record, user
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def test_turns_over_many_small_segments_all_arrive_and_the_files_go(ferry):
     writer.open()
     asked = [new_turn_id(int((START + n) * 10**9)) for n in range(30)]
     for number, turn in enumerate(asked):
-        writer.request(request_meta(turn, START + number), request_body([user(f"{number}")]))
+        writer.request(request_record(turn, request_body([user(f"{number}")]), START + number))
         if number >= 5:  # each reply comes five requests, and so segments, later
             earlier = asked[number - 5]
-            writer.reply(reply_meta(earlier, START + number + 0.5), reply_body(f"{number - 5}"))
+            writer.reply(reply_record(earlier, reply_body(f"{number - 5}"), START + number + 0.5))
         ferry.clock += 2
         ferry.drain()
     writer.close()
@@ -60,13 +60,14 @@ def test_what_the_relay_knew_of_the_engines_sampling_is_in_the_row(ferry, known,
     worker = ferry.new_worker()
     worker.request(request_meta(turn, ferry.clock), request_body([user("hi")]))
     seen = {"status": 200, "gone": None, "first_byte_ns": None, "sent_to": engine, "engine_now": engine}
-    worker.reply(ending.reply_meta(turn, ending.Ending("ok"), **seen), reply_body("X"))
+    reply = ending.reply_record(turn, ending.Ending("ok"), reply_body("X"), **seen)
+    worker.reply(reply.encode().meta, reply.body)
     ferry.drain()
     row = ferry.row(UUID(turn))
     assert (row.sampling_defaults, row.untrainable_reason) == (stored, reason)
 
 
-def test_the_meta_that_the_relay_writes_is_understood(ferry):
+def test_the_records_that_the_relay_writes_are_understood(ferry):
     writer = SpoolWriter(ferry.folder, Spool())
     writer.open()
     turn = new_turn_id(int(START * 10**9))
@@ -74,17 +75,18 @@ def test_the_meta_that_the_relay_writes_is_understood(ferry):
     path = "/v1/chat/completions"
     inbound = Inbound(turn, path, None, headers, "k1", request_body([user("hi")]), int(START * 10**9))
     stated = identify(None, headers, {})
-    writer.request(ending.request_meta(inbound, stated, None, (), False), inbound.body)
-    meta = ending.reply_meta(
+    writer.request(ending.request_record(inbound, stated, None, (), False))
+    reply = ending.reply_record(
         turn,
         ending.Ending("ok"),
+        reply_body("X"),
         status=200,
         gone=None,
         first_byte_ns=None,
         sent_to=None,
         engine_now=None,
     )
-    writer.reply(meta, reply_body("X"))
+    writer.reply(reply)
     ferry.drain()
     writer.close()
     row = ferry.row(UUID(turn))

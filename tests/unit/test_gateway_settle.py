@@ -5,7 +5,7 @@ from pathlib import Path
 from gateway.reconcile import routes_file
 from gateway.reconcile.beside import ExtraAdapters
 from gateway.reconcile.decide import Route, Target
-from gateway.relay.ending import Ending, reply_meta
+from gateway.relay.ending import Ending, reply_record
 from gateway.relay.settle import version_for_session
 from gateway.routes import EngineFacts, EngineRoute, OtherVersions, Routes, load
 
@@ -53,10 +53,10 @@ def test_a_pin_outranks_a_trial() -> None:
 
 def test_the_turn_of_a_settled_session_has_its_own_version_whatever_the_engine_does_meanwhile() -> None:
     sent = version_for_session(LIVE, OtherVersions(pins={"default/s": 3}), "default/s", "s")
-    meta = reply_meta(
-        "id", Ending("ok"), status=200, gone=None, first_byte_ns=1, sent_to=sent, engine_now=LIVE
+    reply = reply_record(
+        "id", Ending("ok"), b"", status=200, gone=None, first_byte_ns=1, sent_to=sent, engine_now=LIVE
     )
-    assert (meta["version_min"], meta["version_max"], meta["adapter"]) == (3, 3, "default-v3")
+    assert (reply.version_min, reply.version_max, reply.adapter) == (3, 3, "default-v3")
 
 
 def test_workers_read_what_the_reconciler_writes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gateway.spool.writer import SpoolWriter
 from store.config_serving import Spool
 from tests.fakes.gateway import recorded
+from tests.fakes.spooled import reply_record, request_record
 
 
 def writer_in(folder: Path, **settings: object) -> SpoolWriter:
@@ -33,8 +34,8 @@ def segments(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("fsync", ["none", "interval", "always"])
 def test_records_come_back_as_they_were(tmp_path: Path, fsync: str) -> None:
     writer = writer_in(tmp_path, fsync=fsync)
-    writer.request({"id": "a"}, b"\x00asked")
-    writer.reply({"id": "a", "outcome": "ok"}, b"answered")
+    writer.request(request_record("a", b"\x00asked"))
+    writer.reply(reply_record("a", b"answered"))
     writer.sync()
     writer.close()
     ((request, reply),) = recorded(tmp_path)
@@ -43,14 +44,14 @@ def test_records_come_back_as_they_were(tmp_path: Path, fsync: str) -> None:
 
 def test_a_segment_is_cut_at_its_size_and_stays_locked_while_a_reply_is_missing(tmp_path: Path) -> None:
     writer = writer_in(tmp_path, segment_bytes=100)
-    writer.request({"id": "a"}, b"x" * 80)
-    writer.request({"id": "b"}, b"y" * 80)
-    writer.reply({"id": "b"}, b"")
+    writer.request(request_record("a", b"x" * 80))
+    writer.request(request_record("b", b"y" * 80))
+    writer.reply(reply_record("b"))
     writer._release_answered()
     first, *_ = segments(tmp_path)
     assert len(segments(tmp_path)) == 3
     assert locked(first)
-    writer.reply({"id": "a"}, b"")
+    writer.reply(reply_record("a"))
     writer._release_answered()
     assert not locked(first)
     assert locked(segments(tmp_path)[-1])
@@ -60,8 +61,8 @@ def test_a_segment_is_cut_at_its_size_and_stays_locked_while_a_reply_is_missing(
 
 def test_a_reply_without_its_request_is_not_written(tmp_path: Path) -> None:
     writer = writer_in(tmp_path, max_bytes=5)
-    writer.request({"id": "a"}, b"")
-    writer.reply({"id": "a"}, b"")
+    writer.request(request_record("a"))
+    writer.reply(reply_record("a"))
     assert writer.lost == 1
     assert "spool.max_bytes" in (writer.problem or "")
     writer.close()
@@ -72,15 +73,15 @@ def test_a_write_that_a_full_disk_cuts_short_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = writer_in(tmp_path)
-    writer.request({"id": "a"}, b"1")
+    writer.request(request_record("a", b"1"))
     whole = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: whole(descriptor, data[:7]))
-    writer.reply({"id": "a"}, b"2")
-    writer.request({"id": "b"}, b"3")
+    writer.reply(reply_record("a", b"2"))
+    writer.request(request_record("b", b"3"))
     assert writer.lost == 2
     assert writer.problem == "the disk is full"
     monkeypatch.setattr(os, "write", whole)
-    writer.request({"id": "c"}, b"4")
+    writer.request(request_record("c", b"4"))
     assert writer.problem is None
     writer.close()
     assert [request.meta["id"] for request, _ in recorded(tmp_path)] == ["a", "c"]
@@ -90,6 +91,6 @@ def test_the_bytes_of_other_writers_count(tmp_path: Path) -> None:
     (tmp_path / "1-1-0.seg").write_bytes(b"x" * 600)
     writer = writer_in(tmp_path, max_bytes=1000)
     assert writer.used_share == 0.6
-    writer.request({"id": "a"}, b"x" * 500)
+    writer.request(request_record("a", b"x" * 500))
     assert writer.lost == 1
     writer.close()

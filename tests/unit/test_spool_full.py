@@ -12,6 +12,7 @@ from gateway.spool.reader import SpoolReader
 from gateway.spool.writer import SpoolWriter
 from store.config_serving import Spool
 from tests.fakes.gateway import recorded
+from tests.fakes.spooled import reply_record, request_record
 
 ROOM = 4000  # bytes that a file may have
 
@@ -39,8 +40,8 @@ def writer(tmp_path: Path) -> Iterator[SpoolWriter]:
 
 
 def say(writer: SpoolWriter, number: int, size: int = 300) -> None:
-    writer.request({"id": f"{number:032x}"}, b"q" * size)
-    writer.reply({"id": f"{number:032x}", "outcome": "ok"}, b"a" * size)
+    writer.request(request_record(f"{number:032x}", b"q" * size))
+    writer.reply(reply_record(f"{number:032x}", b"a" * size))
 
 
 def test_what_does_not_fit_is_counted_and_what_fits_stays_whole(writer: SpoolWriter, tmp_path: Path) -> None:

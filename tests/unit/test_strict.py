@@ -95,7 +95,6 @@ def test_where_the_masked_tokens_cannot_be_told_the_answer_is_constrained(given_
         ({"tools": [STRICT]}, {"parser": "hermes", "grammar": "xgrammar"}, "constrained"),
         ({"tools": [STRICT]}, {"parser": None, "grammar": None}, "constrained"),
         ({"tools": [STRICT]}, None, "constrained"),
-        ({"tools": [STRICT]}, "qwen", "constrained"),
         ({"tools": [STRICT], "tool_choice": "none"}, None, "free"),
         ({"tools": [TOOL]}, None, "free"),
         ({"tools": [TOOL]}, {"parser": "hermes", "grammar": "xgrammar"}, "free"),
