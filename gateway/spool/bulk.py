@@ -5,6 +5,7 @@ import os
 from gateway.spool import format as spool
 
 _PIECE = 256 * 1024  # bytes
+_LONGEST_HEAD = 64  # bytes; more than any version's
 
 
 class BulkReader:
@@ -20,7 +21,7 @@ class BulkReader:
         """The record at `offset` and its size; None where the file ends inside it.
 
         Raises:
-            CorruptRecordError: there is no record here.
+            CorruptRecordError: there is no record here, or a damaged one.
         """
         found = self._decode(offset)
         left = self.length - offset
@@ -28,26 +29,41 @@ class BulkReader:
             return found
         self._load(offset, min(_PIECE, left))
         found = self._decode(offset)
-        if found is not None or len(self._data) < spool.HEAD_BYTES:
+        if found is not None:
             return found
-        size = spool.size(self._data)
-        if not len(self._data) < size <= left:
+        head = spool.head(self._data)
+        if head is None or not len(self._data) < head.size <= left:
             return None
-        self._load(offset, size)  # longer than a piece
+        self._load(offset, head.size)  # longer than a piece
         return self._decode(offset)
 
-    def resume(self, offset: int) -> int | None:
-        """The offset of the next whole record behind damaged bytes; None where there is none."""
-        rest = os.pread(self._descriptor, max(0, self.length - offset), offset)
-        at = rest.find(spool.MAGIC)
-        while at >= 0:
+    def behind(self, offset: int, size: int | None) -> int | None:
+        """Where to read on behind the damaged record at `offset`; None: no whole record follows.
+
+        Args:
+            size: of the damaged record, where it is known. It is believed where a record begins there, or the
+                file ends: bytes may be missing too.
+        """
+        if size is not None and self._may_begin(offset + size):
+            return offset + size
+        rest = os.pread(self._descriptor, max(0, self.length - offset - 1), offset + 1)
+        for match in spool.MAGIC.finditer(rest):
             try:
-                if spool.decode(rest, at) is not None:
-                    return offset + at
-            except ValueError:
+                if spool.decode(rest, match.start()) is not None:
+                    return offset + 1 + match.start()
+            except spool.CorruptRecordError:
                 pass
-            at = rest.find(spool.MAGIC, at + 1)
         return None
+
+    def _may_begin(self, offset: int) -> bool:
+        """Whether a record begins at `offset`, or may begin: the file ends there, or in its head."""
+        if offset > self.length:
+            return False
+        try:
+            spool.head(os.pread(self._descriptor, _LONGEST_HEAD, offset))
+        except spool.CorruptRecordError as error:
+            return error.size is not None
+        return True
 
     def _load(self, offset: int, size: int) -> None:
         self._start = offset

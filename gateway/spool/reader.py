@@ -185,14 +185,14 @@ class SpoolReader:
         try:
             decoded = bulk.record(start)
         except spool.CorruptRecordError as error:
-            found, end = str(error), bulk.resume(start + 1)
-            if end is None and segment.is_closed:
-                end = bulk.length
+            found, end = str(error), bulk.behind(start, error.size)
+            if end is None or end == bulk.length:
+                end = bulk.length if segment.is_closed else None
         else:
             if decoded is not None:
                 found, end = decoded[0], start + decoded[1]
-            elif segment.is_closed:  # a damaged length reads like the end
-                found, end = f"the record at byte {start} has no end", bulk.resume(start + 1)
+            elif segment.is_closed:  # in version 1 a damaged length reads like the end
+                found, end = f"the record at byte {start} has no end", bulk.behind(start, None)
             else:
                 return None
         if end is None:
