@@ -22,8 +22,8 @@ from store.errors import DukouError
 
 Version = Literal[1, 2]
 
-#: What `encode` writes. A version is read for one release before it is written.
-WRITE_VERSION: Version = 1
+#: What `encode` writes. Version 1 is still read: spools outlive upgrades.
+WRITE_VERSION: Version = 2
 
 _HEAD_1 = struct.Struct("<2sBII")
 _HEAD_2 = struct.Struct("<2sBIII")

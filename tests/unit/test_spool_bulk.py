@@ -13,7 +13,7 @@ BODIES = [b"", b"a" * 10, b"b" * 300, b"c" * 5000, b"d" * 40, b"e"]
 RECORDS = [encode(Kind.REPLY, {"id": str(number)}, body) for number, body in enumerate(BODIES)]
 
 
-@pytest.fixture(params=[11, 64, 333, 2**20])
+@pytest.fixture(params=[15, 64, 333, 2**20])
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "_PIECE", request.param)
 

@@ -148,3 +148,7 @@ def test_the_size_of_a_damaged_record_is_known_where_its_head_is_whole():
     with pytest.raises(CorruptRecordError, match="head") as caught:
         spool.decode(record[:4] + b"?" + record[5:])
     assert caught.value.size is None
+
+
+def test_what_is_written_has_a_checksum_over_its_head():
+    assert encode(Kind.REPLY, {}, b"").startswith(spool.MAGIC_2)
