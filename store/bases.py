@@ -46,8 +46,8 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """How much of a turn its base has."""
+class Overlap:
+    """The base of a turn, and how many of the turn's first messages and prompt tokens it has already."""
 
     base: Base | None = None
     messages: int = 0
@@ -93,16 +93,16 @@ class Digests:
         return self._seen[key]
 
 
-def share(own: Digests, tenant: str, period: date, candidates: Iterable[Base]) -> Shared:
+def best_overlap(own: Digests, tenant: str, period: date, candidates: Iterable[Base]) -> Overlap:
     """The candidate that has most of the turn. In the default partition every turn stands alone: its rows are
     removed one by one."""
-    best = Shared()
+    best = Overlap()
     for base in candidates:
         if not is_near(base, tenant, period) or base.depth >= MAX_DEPTH:
             continue
-        shared = Shared(base, _messages(own, base), _tokens(own, base))
-        if (shared.tokens, shared.messages) > (best.tokens, best.messages):
-            best = shared
+        overlap = Overlap(base, _messages(own, base), _tokens(own, base))
+        if (overlap.tokens, overlap.messages) > (best.tokens, best.messages):
+            best = overlap
     return best
 
 

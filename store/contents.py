@@ -33,7 +33,7 @@ _INSERT = text("""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Content:
     """A piece as it is stored; where the body lacks an answer, whose it is and where it stood."""
 
     tenant: str
@@ -45,7 +45,7 @@ class Kept:
     answer_at: int | None = None
 
 
-def keep(connection: Connection, pieces: Iterable[Kept]) -> None:
+def keep(connection: Connection, pieces: Iterable[Content]) -> None:
     """Writes those that are not there yet."""
     wanted = {(each.tenant, each.period, each.hash): each for each in pieces}
     # In one order everywhere: two drainers must not wait for each other.

@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from store import bases
-from store.bases import Base, Digests, Ids, Shared
+from store.bases import Base, Digests, Ids, Overlap
 from store.body import HASH_BYTES, Body, Piece, digest
-from store.contents import Kept
+from store.contents import Content
 
 SHORTEST_SHARED_ANSWER = 64  # characters
 
@@ -29,35 +29,37 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class StoredTurn:
+    """A turn as it is stored, and as a base for later ones."""
+
     columns: dict[str, Any]  # of `turns`
-    kept: tuple[Kept, ...]  # the pieces that the base does not point to
+    contents: tuple[Content, ...]  # the pieces that the base does not point to
     base: Base  # the turn itself, for those after it
 
 
-def lay(facts: Facts, candidates: Iterable[Base], parent: Base | None) -> Laid:
-    """The row beside the best of `candidates`; `parent` is who the conversation goes on from."""
+def lay(facts: Facts, candidates: Iterable[Base], parent: Base | None) -> StoredTurn:
+    """The turn as an addition to the best of `candidates`; `parent` is the turn that it goes on from."""
     near = [base for base in candidates if bases.is_near(base, facts.tenant, facts.period)]
     own = Digests(facts.body, facts.prompt_ids, facts.response_ids)
-    shared = bases.share(own, facts.tenant, facts.period, near)
+    overlap = bases.best_overlap(own, facts.tenant, facts.period, near)
     columns: dict[str, Any] = {
-        "base_id": shared.base.id if shared.base is not None else None,
-        "base_messages": shared.messages,
-        "base_tokens": shared.tokens,
-        "depth": shared.depth,
+        "base_id": overlap.base.id if overlap.base is not None else None,
+        "base_messages": overlap.messages,
+        "base_tokens": overlap.tokens,
+        "depth": overlap.depth,
         "period": facts.period,
         "prefix_ok": bases.extends(own, parent),
     }
-    columns |= _body_columns(facts.body, own, shared) | _id_columns(facts, own, shared)
-    base = _as_base(facts, own, shared)
+    columns |= _body_columns(facts.body, own, overlap) | _id_columns(facts, own, overlap)
+    base = _as_base(facts, own, overlap)
     columns["answer_digest"] = base.answer_digest
     answers = {one.answer_digest: one.id for one in near if one.answer_digest is not None}
-    kept = tuple([_kept(facts, piece, answers) for piece in _new_pieces(facts.body, shared)])
-    return Laid(columns, kept, base)
+    new = tuple([_content(facts, piece, answers) for piece in _new_pieces(facts.body, overlap)])
+    return StoredTurn(columns, new, base)
 
 
-def _body_columns(body: Body, own: Digests, shared: Shared) -> dict[str, Any]:
-    hashes = bytes(own.hashes[shared.messages * HASH_BYTES :]) if own.hashes is not None else None
+def _body_columns(body: Body, own: Digests, overlap: Overlap) -> dict[str, Any]:
+    hashes = bytes(own.hashes[overlap.messages * HASH_BYTES :]) if own.hashes is not None else None
     return {
         "rest_hash": body.rest.hash,
         "messages_at": body.messages_at,
@@ -70,11 +72,11 @@ def _body_columns(body: Body, own: Digests, shared: Shared) -> dict[str, Any]:
     }
 
 
-def _id_columns(facts: Facts, own: Digests, shared: Shared) -> dict[str, Any]:
+def _id_columns(facts: Facts, own: Digests, overlap: Overlap) -> dict[str, Any]:
     known = [ids for ids in (facts.prompt_ids, facts.response_ids) if ids is not None and len(ids)]
     prompt = facts.prompt_ids
     return {
-        "prompt_ids": prompt[shared.tokens :] if prompt is not None else None,
+        "prompt_ids": prompt[overlap.tokens :] if prompt is not None else None,
         "prompt_tokens": own.prompt_tokens,
         "prompt_digest": own.ids(own.prompt_tokens),
         "ids_digest": own.ids_digest,
@@ -83,14 +85,14 @@ def _id_columns(facts: Facts, own: Digests, shared: Shared) -> dict[str, Any]:
     }
 
 
-def _new_pieces(body: Body, shared: Shared) -> tuple[Piece, ...]:
+def _new_pieces(body: Body, overlap: Overlap) -> tuple[Piece, ...]:
     tools = (body.tools,) if body.tools is not None else ()
-    return (body.rest, *(body.messages or ())[shared.messages :], *tools)
+    return (body.rest, *(body.messages or ())[overlap.messages :], *tools)
 
 
-def _kept(facts: Facts, piece: Piece, answers: Mapping[bytes, UUID]) -> Kept:
+def _content(facts: Facts, piece: Piece, answers: Mapping[bytes, UUID]) -> Content:
     """The piece, without the answer in it where that is stored with its turn."""
-    whole = Kept(facts.tenant, facts.period, piece.hash, piece.body, piece.readable)
+    whole = Content(facts.tenant, facts.period, piece.hash, piece.body, piece.readable)
     turn_id = answers.get(_answer_digest(piece.said) or b"") if answers else None
     if turn_id is None:
         return whole
@@ -114,12 +116,12 @@ def _answer_digest(text: str | None) -> bytes | None:
         return None
 
 
-def _as_base(facts: Facts, own: Digests, shared: Shared) -> Base:
+def _as_base(facts: Facts, own: Digests, overlap: Overlap) -> Base:
     return Base(
         id=facts.id,
         tenant=facts.tenant,
         period=facts.period,
-        depth=shared.depth,
+        depth=overlap.depth,
         message_count=own.message_count,
         messages_digest=own.messages(own.message_count),
         prompt_tokens=own.prompt_tokens,

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Uuid, text
 
 from store import bases, contents, copying, layout, partitions, wire
 from store.body import Body
-from store.contents import Kept
+from store.contents import Content
 from store.layout import Facts
 from store.stages import Stage
 from store.tables import turn_states, turns
@@ -43,7 +43,7 @@ _ABANDON = text("""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class TurnRow:
     """What happened, as a row of `turns` has it. None is unknown; why is in `untrainable_reason`."""
 
     id: UUID
@@ -122,7 +122,7 @@ def recorded(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
     return set(connection.scalars(_RECORDED, {"ids": wire.uuids(ids)}))
 
 
-def insert_turns(connection: Connection, rows: Sequence[tuple[Recorded, Place]]) -> None:
+def insert_turns(connection: Connection, rows: Sequence[tuple[TurnRow, Place]]) -> None:
     """Writes turns, each as what it adds to its base, and their states.
 
     Args:
@@ -130,7 +130,7 @@ def insert_turns(connection: Connection, rows: Sequence[tuple[Recorded, Place]])
     """
     if not rows:
         return
-    values, kept = _laid(connection, rows)
+    values, kept = _stored(connection, rows)
     contents.keep(connection, kept)
     copying.copy_rows(connection, turns, values)
     states = [
@@ -163,39 +163,39 @@ def abandon(connection: Connection, ids: Sequence[UUID]) -> None:
     connection.execute(_ABANDON, {"ids": wire.uuids(ids)})
 
 
-def _laid(
-    connection: Connection, rows: Sequence[tuple[Recorded, Place]]
-) -> tuple[list[dict[str, Any]], list[Kept]]:
+def _stored(
+    connection: Connection, rows: Sequence[tuple[TurnRow, Place]]
+) -> tuple[list[dict[str, Any]], list[Content]]:
     """The rows as they are stored, and the contents that they point to."""
     periods = partitions.periods(connection)
     here = {what.id for what, _ in rows}
     known = bases.find(connection, [one for row in rows for one in _begins_with(*row) if one not in here])
     values: list[dict[str, Any]] = []
-    kept: list[Kept] = []
+    kept: list[Content] = []
     for what, where in rows:
         period = partitions.period_of(what.id, periods)
         facts = Facts(
             what.id, what.tenant, period, what.body, what.prompt_ids, what.response_ids, what.response_text
         )
         near = [known[one] for one in _begins_with(what, where) if one in known]
-        laid = layout.lay(facts, near, known.get(where.parent_id) if where.parent_id is not None else None)
-        known[what.id] = laid.base
-        kept += laid.kept
-        values.append(_values(what, where) | laid.columns)
+        stored = layout.lay(facts, near, known.get(where.parent_id) if where.parent_id is not None else None)
+        known[what.id] = stored.base
+        kept += stored.contents
+        values.append(_values(what, where) | stored.columns)
     return values, kept
 
 
-def _begins_with(what: Recorded, where: Place) -> list[UUID]:
+def _begins_with(what: TurnRow, where: Place) -> list[UUID]:
     """The turns that this one may begin with."""
     sibling = what.request_id if what.request_id != what.id else None
     return [one for one in (sibling, where.parent_id, where.retry_of) if one is not None]
 
 
-_FACTS = tuple(field.name for field in fields(Recorded) if field.name != "body")
+_FACTS = tuple(field.name for field in fields(TurnRow) if field.name != "body")
 _PLACE = tuple(field.name for field in fields(Place))
 
 
-def _values(what: Recorded, where: Place) -> dict[str, Any]:
+def _values(what: TurnRow, where: Place) -> dict[str, Any]:
     row = {name: getattr(what, name) for name in _FACTS}
     row.update({name: getattr(where, name) for name in _PLACE})
     row["trainable"] = what.untrainable_reason is None

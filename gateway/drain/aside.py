@@ -91,7 +91,7 @@ def _drain(connection: Connection, kept: bytes, policy_id: int, config: Config) 
         feedback.write(connection, [feedback.read(records[Kind.FEEDBACK])])
         return
     draft = assemble(records[Kind.REQUEST], records.get(Kind.REPLY), policy_id, config.privacy.store_false)
-    set_aside.remove_unreadable(connection, draft.asked.id)
+    set_aside.remove_unreadable(connection, draft.request.id)
     if not draft.unrecorded:
         max_turns = config.session.max_turns
         record(connection, [draft], lambda _: False, max_turns=max_turns, now=datetime.now(UTC))

@@ -17,13 +17,13 @@ from gateway.fold.readable import Marker
 from gateway.fold.reply import fold
 from gateway.lineage import canonical, former, kinds
 from gateway.lineage.canonical import Form
-from gateway.lineage.decide import Asked, Prefix
+from gateway.lineage.decide import Prefix, TurnRequest
 from gateway.privacy import forbids_recording
 from gateway.spool.format import Record
 from gateway.spool.records import ReplyRecord, RequestRecord, decode_turn
 from store.body import Body
 from store.config_serving import StoreFalse
-from store.turns import Recorded
+from store.turns import TurnRow
 
 _OPENINGS = 3  # messages at the beginning of a request among which a summary may stand
 _IDS = ("idempotency-key", "x-client-request-id", "x-request-id")
@@ -34,8 +34,8 @@ _EXCERPT = 500  # characters of a refusal's body that the row's error repeats
 class Draft:
     """A client request before lineage: a row a choice, all of one place."""
 
-    asked: Asked
-    rows: tuple[Recorded, ...]
+    request: TurnRequest
+    rows: tuple[TurnRow, ...]
     message_count: int
     session_done: bool  # the client says that this was the session's last turn
     unrecorded: bool = False  # `privacy.store_false` forbids to keep anything of it
@@ -87,7 +87,7 @@ def assemble(
     if reply is not None and not folded.answers and folded.error is None:
         rows = tuple(_with_excerpt(row, reply.body) for row in rows)
     return Draft(
-        _asked(read, kind),
+        _turn_request(read, kind),
         rows,
         len(read.messages),
         session_done=read.record.session_done,
@@ -118,10 +118,10 @@ def _read(record: RequestRecord, store_false: StoreFalse) -> _Request:
     )
 
 
-def _asked(read: _Request, kind: str) -> Asked:
+def _turn_request(read: _Request, kind: str) -> TurnRequest:
     record, session = read.record, read.record.session
     count = record.headers.get("x-stainless-retry-count", "0")
-    return Asked(
+    return TurnRequest(
         id=read.id,
         tenant=record.tenant,
         key_id=record.key_id,
@@ -159,7 +159,7 @@ def _row(
     position: int,
     policy_id: int | None,
     miscounted: bool,
-) -> Recorded:
+) -> TurnRow:
     record, mark = read.record, Marker()
     status, error = trainable.status(ended.outcome, read.endpoint, reply, answer)
     usage = reply.usage if position == 0 else None  # the sum over all choices: counted once
@@ -174,7 +174,7 @@ def _row(
     history_hash, exchange_hash = _with_answer(read, answer)
     prompt_hash = read.digests[-1] if read.digests else None
     prompt_ids = answer.prompt_ids if answer is not None else None
-    return Recorded(
+    return TurnRow(
         id=choice_id(read.id, position),
         request_id=read.id,
         choice_index=answer.index if answer is not None else 0,
@@ -277,7 +277,7 @@ def _said(answer: Answer | None) -> str | None:
     return answer.text if answer.text or answer.refusal is None else answer.refusal
 
 
-def _with_excerpt(row: Recorded, body: bytes) -> Recorded:
+def _with_excerpt(row: TurnRow, body: bytes) -> TurnRow:
     """An error whose body is no error object (a proxy's page, say) is quoted."""
     if row.status in ("ok", "client_disconnect") or row.error is not None or not body.strip():
         return row

@@ -211,8 +211,8 @@ class Drainer:
         """
         try:
             with database.begin() as connection:
-                set_aside.put(connection, draft.asked.id, said, self.reader.raw(pair))
-                record(connection, [draft], lambda _: False, max_turns=1, now=draft.asked.started_at)
+                set_aside.put(connection, draft.request.id, said, self.reader.raw(pair))
+                record(connection, [draft], lambda _: False, max_turns=1, now=draft.request.started_at)
         except Exception as refused:  # the record is only set aside, or an error is raised again
             if faults.fault_of(refused) is Fault.SERVICE:
                 raise
@@ -231,9 +231,9 @@ class Drainer:
 
     def _note(self, items: Iterable[_Item], outcome: Outcome) -> None:
         """After the commit: who waits on, and who is settled."""
-        late = {draft.asked.id for draft in outcome.waiting}
+        late = {draft.request.id for draft in outcome.waiting}
         for item in items:
-            turn_id = item.draft.asked.id
+            turn_id = item.draft.request.id
             if turn_id in late:
                 self._waiting.setdefault(turn_id, item)
             else:
@@ -241,7 +241,7 @@ class Drainer:
                 self._settled.append(item.pair.id)
 
     def _may_wait(self, draft: Draft) -> bool:
-        known = self._waiting.get(draft.asked.id)
+        known = self._waiting.get(draft.request.id)
         if known is None:
             return sum(item.draft.size for item in self._waiting.values()) < WAITING_BYTES
         # A parent may also stand further on in a backlog, however old it is.

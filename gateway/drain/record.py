@@ -12,12 +12,12 @@ from gateway.drain.assemble import Draft
 from gateway.drain.relink import orphan_of, relink
 from gateway.lineage import decide as lineage
 from gateway.lineage import former
-from gateway.lineage.decide import Asked
-from gateway.lineage.known import Known
+from gateway.lineage.decide import TurnRequest
+from gateway.lineage.known import EarlierTurns
 from store import earlier, orphans, sessions, turns
 from store.earlier import Earlier, InSession, Key
 from store.orphans import Orphan
-from store.turns import Place, Recorded
+from store.turns import Place, TurnRow
 
 _NEAREST = 4  # prefixes that are looked up at first: nearly always the parent is the longest
 
@@ -42,16 +42,16 @@ def record(
         may_wait: whether a draft without its parent is put off; otherwise it begins a session.
         max_turns: main turns after which a session goes on in a new segment.
     """
-    there = turns.recorded(connection, [draft.asked.id for draft in drafts])
+    there = turns.recorded(connection, [draft.request.id for draft in drafts])
     ordered = sorted(
-        (draft for draft in drafts if draft.asked.id not in there),
-        key=lambda draft: (draft.asked.started_at, draft.asked.id),
+        (draft for draft in drafts if draft.request.id not in there),
+        key=lambda draft: (draft.request.started_at, draft.request.id),
     )
     batch = _Batch(connection, ordered)
     waiting = tuple(draft for draft in ordered if not batch.put(draft, may_wait))
     batch.write(max_turns, now)
-    late = {draft.asked.id for draft in waiting}
-    return Outcome(tuple(draft for draft in drafts if draft.asked.id not in late), waiting)
+    late = {draft.request.id for draft in waiting}
+    return Outcome(tuple(draft for draft in drafts if draft.request.id not in late), waiting)
 
 
 class _Batch:
@@ -67,20 +67,20 @@ class _Batch:
 
     def put(self, draft: Draft, may_wait: Callable[[Draft], bool]) -> bool:
         """Whether the draft has found its place; False puts it off."""
-        asked = draft.asked
-        found = lineage.place(asked, self._known)
-        if lineage.misses_something(asked, self._known) and may_wait(draft):
+        request = draft.request
+        found = lineage.place(request, self._known)
+        if lineage.misses_something(request, self._known) and may_wait(draft):
             return False
-        if lineage.misses_parent(asked, self._known):
+        if lineage.misses_parent(request, self._known):
             self._orphans.append(orphan_of(draft))
-        if found.session_source == "new" and asked.kind == "main":
-            found = lineage.continues_summary(asked, self._summaries(asked)) or found
+        if found.session_source == "new" and request.kind == "main":
+            found = lineage.continues_summary(request, self._summaries(request)) or found
         draft = self._settle_retry(draft, found)
         self._placed.append((draft, found))
         for row in draft.rows:
             self._known.add(_as_earlier(row, found))
             if row.kind_reason == "summary":
-                self._summaries(asked).insert(0, _as_earlier(row, found))
+                self._summaries(request).insert(0, _as_earlier(row, found))
         return True
 
     def write(self, max_turns: int, now: datetime) -> None:
@@ -90,15 +90,15 @@ class _Batch:
         turns.followed(self._connection, self._followed())
         sessions.touch(self._connection, [_touch(draft, where) for draft, where in self._placed])
         ended = {
-            (draft.asked.tenant, where.session_id) for draft, where in self._placed if draft.session_done
+            (draft.request.tenant, where.session_id) for draft, where in self._placed if draft.session_done
         }
         sessions.close(self._connection, ended, now)
         orphans.keep(self._connection, self._orphans)
         relink(self._connection, [what for what, _ in rows])
 
-    def _summaries(self, asked: Asked) -> list[Earlier]:
+    def _summaries(self, request: TurnRequest) -> list[Earlier]:
         """The summaries made for this key, newest first; read once a batch."""
-        key = (asked.tenant, asked.key_id)
+        key = (request.tenant, request.key_id)
         if key not in self._of_key:
             self._of_key[key] = earlier.summaries(self._connection, *key)
         return self._of_key[key]
@@ -120,14 +120,14 @@ class _Batch:
         first: dict[UUID, UUID] = {}
         for draft, where in self._placed:
             brings_more = where.parent_messages is not None and where.parent_messages < draft.message_count
-            if where.parent_id is not None and draft.asked.kind == "main" and brings_more:
-                first.setdefault(where.parent_id, draft.asked.id)
+            if where.parent_id is not None and draft.request.kind == "main" and brings_more:
+                first.setdefault(where.parent_id, draft.request.id)
         return first
 
-    def _with_ordinals(self, max_turns: int) -> Iterable[tuple[Recorded, Place]]:
+    def _with_ordinals(self, max_turns: int) -> Iterable[tuple[TurnRow, Place]]:
         """The rows with their positions; every `max_turns` main turns a new segment begins."""
         old = [
-            (draft.asked.tenant, where.session_id)
+            (draft.request.tenant, where.session_id)
             for draft, where in self._placed
             if where.session_source != "new"
         ]
@@ -136,77 +136,78 @@ class _Batch:
         following.update({key: ordinal + 1 for key, ordinal in last.items()})
         went_on: dict[tuple[str, UUID], UUID] = {}  # (session, segment) → the one that follows it
         for draft, where in self._placed:
-            key = (draft.asked.tenant, where.session_id, draft.asked.kind)
+            key = (draft.request.tenant, where.session_id, draft.request.kind)
             segment = (where.session_id, where.segment_id)
-            if draft.asked.kind == "main" and following[key] and following[key] % max_turns == 0:
-                went_on[segment] = draft.asked.id
+            if draft.request.kind == "main" and following[key] and following[key] % max_turns == 0:
+                went_on[segment] = draft.request.id
             for row in draft.rows:
                 here = went_on.get(segment, where.segment_id)
                 yield row, where.at(following[key], here)
                 following[key] += 1
 
 
-def _lookup(connection: Connection, drafts: Sequence[Draft]) -> Known:
+def _lookup(connection: Connection, drafts: Sequence[Draft]) -> EarlierTurns:
     """What is recorded that any of the drafts may belong to."""
-    every = [draft.asked for draft in drafts]
+    every = [draft.request for draft in drafts]
     histories, prompts = set[Key](), set[Key]()
-    for asked in every:
-        nearest = asked.prefixes[:_NEAREST]
-        histories |= _keys(asked, [prefix.history for prefix in nearest])
-        prompts |= _keys(asked, [prefix.prompt for prefix in nearest])
-        if asked.prompt_hash is not None:
-            prompts |= _keys(asked, [asked.prompt_hash])
-    named = {(asked.tenant, asked.parent_id) for asked in every if asked.parent_id is not None}
+    for request in every:
+        nearest = request.prefixes[:_NEAREST]
+        histories |= _keys(request, [prefix.history for prefix in nearest])
+        prompts |= _keys(request, [prefix.prompt for prefix in nearest])
+        if request.prompt_hash is not None:
+            prompts |= _keys(request, [request.prompt_hash])
+    named = {(request.tenant, request.parent_id) for request in every if request.parent_id is not None}
     found = earlier.find(connection, histories=histories, prompts=prompts, ids=named)
-    known = Known(former.renewed(found, _former(every)))
+    known = EarlierTurns(former.renewed(found, _former(every)))
     here = {row.history_hash for draft in drafts for row in draft.rows}
     lost = [
-        asked
-        for asked in every
-        if lineage.misses_parent(asked, known) and not (asked.prefixes and asked.prefixes[0].history in here)
+        request
+        for request in every
+        if lineage.misses_parent(request, known)
+        and not (request.prefixes and request.prefixes[0].history in here)
     ]
-    exchanges = {each.digest: each.former for asked in lost for each in asked.exchanges if each.former}
+    exchanges = {each.digest: each.former for request in lost for each in request.exchanges if each.former}
     for turn in former.renewed(_further(connection, lost), {**_former(every), **exchanges}):
         known.add(turn)
     return known
 
 
-def _further(connection: Connection, lost: Sequence[Asked]) -> Iterable[Earlier]:
+def _further(connection: Connection, lost: Sequence[TurnRequest]) -> Iterable[Earlier]:
     """A second look, for those whose last answer's turn was not among the nearest."""
     histories, exchanges = set[Key](), set[Key]()
-    for asked in lost:
-        histories |= _keys(asked, [prefix.history for prefix in asked.prefixes[_NEAREST:]])
-        for exchange in asked.exchanges:
-            exchanges |= {(asked.tenant, one) for one in (exchange.digest, exchange.former) if one}
+    for request in lost:
+        histories |= _keys(request, [prefix.history for prefix in request.prefixes[_NEAREST:]])
+        for exchange in request.exchanges:
+            exchanges |= {(request.tenant, one) for one in (exchange.digest, exchange.former) if one}
     if histories or exchanges:
         yield from earlier.find(connection, histories=histories, exchanges=exchanges)
     in_session = [
-        InSession(asked.tenant, asked.session[0], history, prompt)
-        for asked in lost
-        if asked.session is not None and asked.prefixes
-        for history, prompt in _spellings(asked)
+        InSession(request.tenant, request.session[0], history, prompt)
+        for request in lost
+        if request.session is not None and request.prefixes
+        for history, prompt in _spellings(request)
     ]
     yield from earlier.in_sessions(connection, in_session)
 
 
-def _keys(asked: Asked, digests: Iterable[bytes]) -> set[Key]:
+def _keys(request: TurnRequest, digests: Iterable[bytes]) -> set[Key]:
     """What to look for: the digests, and those that older rows have in their place."""
-    both = [one for digest in digests for one in (digest, asked.former.get(digest))]
-    return {(asked.tenant, one) for one in both if one is not None}
+    both = [one for digest in digests for one in (digest, request.former.get(digest))]
+    return {(request.tenant, one) for one in both if one is not None}
 
 
-def _spellings(asked: Asked) -> Iterable[tuple[bytes, bytes]]:
+def _spellings(request: TurnRequest) -> Iterable[tuple[bytes, bytes]]:
     """History and prompt of the last answer, as they are and as older rows have them."""
-    history, prompt = asked.prefixes[0].history, asked.prefixes[0].prompt
-    then = asked.former.get(history, history), asked.former.get(prompt, prompt)
+    history, prompt = request.prefixes[0].history, request.prefixes[0].prompt
+    then = request.former.get(history, history), request.former.get(prompt, prompt)
     return dict.fromkeys(((history, prompt), then))
 
 
-def _former(every: Iterable[Asked]) -> dict[bytes, bytes]:
-    return {now: then for asked in every for now, then in asked.former.items()}
+def _former(every: Iterable[TurnRequest]) -> dict[bytes, bytes]:
+    return {now: then for request in every for now, then in request.former.items()}
 
 
-def _as_earlier(row: Recorded, where: Place) -> Earlier:
+def _as_earlier(row: TurnRow, where: Place) -> Earlier:
     return Earlier(
         id=row.id,
         request_id=row.request_id,
@@ -231,7 +232,7 @@ def _as_earlier(row: Recorded, where: Place) -> Earlier:
 
 
 def _touch(draft: Draft, where: Place) -> sessions.Touch:
-    asked = draft.asked
+    request = draft.request
     return sessions.Touch(
-        asked.tenant, where.session_id, asked.key_id, where.session_source, asked.started_at
+        request.tenant, where.session_id, request.key_id, where.session_source, request.started_at
     )

@@ -12,7 +12,7 @@ from gateway.lineage.decide import is_kept_part
 from store import earlier, orphans, turns
 from store.earlier import Earlier
 from store.orphans import Orphan
-from store.turns import Recorded
+from store.turns import TurnRow
 
 PATIENCE = timedelta(days=7)  # for which a parent may still come
 YOUNG = timedelta(minutes=2)
@@ -21,21 +21,21 @@ SWEPT = 200  # orphans that one sweep looks at
 
 def orphan_of(draft: Draft) -> Orphan:
     """What to look for, of a turn that was placed without its parent."""
-    asked = draft.asked
-    longest = asked.prefixes[0] if asked.prefixes else None
+    request = draft.request
+    longest = request.prefixes[0] if request.prefixes else None
     return Orphan(
-        turn_id=asked.id,
-        tenant=asked.tenant,
+        turn_id=request.id,
+        tenant=request.tenant,
         history_hash=longest.history if longest is not None else None,
         prompt_hash=longest.prompt if longest is not None else None,
-        parent_id=asked.parent_id,
+        parent_id=request.parent_id,
         messages=longest.messages if longest is not None else None,
         brings_more=longest is None or longest.messages < draft.message_count,
-        names_session=asked.session is not None,
+        names_session=request.session is not None,
     )
 
 
-def relink(connection: Connection, written: Sequence[Recorded]) -> None:
+def relink(connection: Connection, written: Sequence[TurnRow]) -> None:
     """These turns are written: whoever waited for one of them is put below it."""
     prompts = {row.prompt_hash for row in written if row.prompt_hash is not None}
     waiting = orphans.missing(

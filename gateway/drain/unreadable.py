@@ -9,11 +9,11 @@ from uuid import UUID
 
 from gateway.drain.assemble import Draft
 from gateway.fold.readable import Marker
-from gateway.lineage.decide import Asked
+from gateway.lineage.decide import TurnRequest
 from gateway.spool.format import Record
 from gateway.spool.records import Remains
 from store.body import Body, Piece
-from store.turns import Recorded
+from store.turns import TurnRow
 
 REASON = "unreadable"  # of `store.stages.REASONS`
 _STATUSES = frozenset({"ok", "truncated", "upstream_error", "client_disconnect", "rejected"})
@@ -43,7 +43,7 @@ def draft_of(
     turn_id = UUID(str(request.meta["id"]))
     known = Remains.of(request, reply)
     tenant, key_id = _marked(known.tenant) or "default", _marked(known.key_id)
-    asked = Asked(
+    turn_request = TurnRequest(
         id=turn_id,
         tenant=tenant,
         key_id=key_id,
@@ -59,7 +59,7 @@ def draft_of(
         idempotency_key=None,
         openings=(),
     )
-    row = Recorded(
+    row = TurnRow(
         id=turn_id,
         request_id=turn_id,
         choice_index=0,
@@ -102,7 +102,7 @@ def draft_of(
         first_token_at=None,
         finished_at=None,
     )
-    return Draft(asked, (row,), 0, False)
+    return Draft(turn_request, (row,), 0, False)
 
 
 def _marked(value: str | None) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway.lineage import canonical
-from gateway.lineage.known import Known
+from gateway.lineage.known import EarlierTurns
 from gateway.lineage.window import Exchange, by_window, exchanges_of
 from store.earlier import Earlier
 from store.turns import Place
@@ -41,7 +41,7 @@ class Prefix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TurnRequest:
     """What a request says about where it belongs."""
 
     id: UUID
@@ -62,102 +62,102 @@ class Asked:
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The newest ones first; only asked for where the last answer's turn is not found."""
+        """The newest ones first; only computed where the last answer's turn is not found."""
         return exchanges_of(canonical.root(self.tenant, self.key_id), self.messages)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A parent, and how many of the request's messages it covers; None: it was named, not matched."""
+class ParentMatch:
+    """A parent, and how many of the request's messages it covers; None: the client named it."""
 
     turn: Earlier
     messages: int | None
 
 
-def place(asked: Asked, known: Known) -> Place:
+def place(request: TurnRequest, known: EarlierTurns) -> Place:
     """Where the request belongs, but for its ordinal and for a summary that it may go on from."""
-    lost = _lost_attempt(asked, known)
+    lost = _lost_attempt(request, known)
     if lost is not None:
-        return _beside(asked, lost, retry_of=lost.id)
-    parent = find_parent(asked, known)
-    if parent is None or _is_shorter(asked, parent):
-        rolled = by_window(asked.exchanges, known, partial(may_follow, asked))
+        return _beside(request, lost, retry_of=lost.id)
+    parent = find_parent(request, known)
+    if parent is None or _is_shorter(request, parent):
+        rolled = by_window(request.exchanges, known, partial(may_follow, request))
         if rolled is not None:
-            return _rolled(asked, *rolled)
+            return _rolled(request, *rolled)
     if parent is not None:
-        return _below(asked, parent)
-    sibling = _sibling(asked, known)
+        return _below(request, parent)
+    sibling = _sibling(request, known)
     if sibling is not None:
-        return _beside(asked, sibling)
-    edited = _edited(asked, known)
-    return _new(asked) if edited is None else _apart(asked, edited)
+        return _beside(request, sibling)
+    edited = _edited(request, known)
+    return _new(request) if edited is None else _apart(request, edited)
 
 
-def find_parent(asked: Asked, known: Known) -> Found | None:
+def find_parent(request: TurnRequest, known: EarlierTurns) -> ParentMatch | None:
     """The turn that this request goes on from."""
     matched = next(
-        (found for prefix in asked.prefixes if (found := _match(asked, prefix, known)) is not None), None
+        (found for prefix in request.prefixes if (found := _match(request, prefix, known)) is not None), None
     )
-    named = [turn for turn in known.by_id(asked.parent_id) if turn.key_id == asked.key_id]
+    named = [turn for turn in known.by_id(request.parent_id) if turn.key_id == request.key_id]
     if named and (matched is None or matched.turn.id != named[0].id):
-        return Found(named[0], _covered_by(asked, named[0]))
+        return ParentMatch(named[0], _covered_by(request, named[0]))
     return matched
 
 
-def continues_summary(asked: Asked, summaries: Iterable[Earlier]) -> Place | None:
+def continues_summary(request: TurnRequest, summaries: Iterable[Earlier]) -> Place | None:
     """A fresh conversation that opens with the summary of an earlier one is a new segment of that session."""
     for summary in summaries:
         words = _answer_text(summary)
-        is_quoted = len(words) >= SHORTEST_SUMMARY and any(words in opening for opening in asked.openings)
-        if is_quoted and may_follow(asked, summary):
-            return Place(session_id=summary.session_id, session_source="lineage", segment_id=asked.id)
+        is_quoted = len(words) >= SHORTEST_SUMMARY and any(words in opening for opening in request.openings)
+        if is_quoted and may_follow(request, summary):
+            return Place(session_id=summary.session_id, session_source="lineage", segment_id=request.id)
     return None
 
 
-def misses_something(asked: Asked, known: Known) -> bool:
+def misses_something(request: TurnRequest, known: EarlierTurns) -> bool:
     """Whether a turn that this one should have been placed by may still be on its way here."""
-    if asked.attempt > 0:
-        return _lost_attempt(asked, known) is None
-    return misses_parent(asked, known)
+    if request.attempt > 0:
+        return _lost_attempt(request, known) is None
+    return misses_parent(request, known)
 
 
-def misses_parent(asked: Asked, known: Known) -> bool:
+def misses_parent(request: TurnRequest, known: EarlierTurns) -> bool:
     """Whether the turn that gave the last answer in this request, or that it names, is not there."""
-    if asked.parent_id is not None:
-        return not any(turn.key_id == asked.key_id for turn in known.by_id(asked.parent_id))
-    return bool(asked.prefixes) and _match(asked, asked.prefixes[0], known) is None
+    if request.parent_id is not None:
+        return not any(turn.key_id == request.key_id for turn in known.by_id(request.parent_id))
+    return bool(request.prefixes) and _match(request, request.prefixes[0], known) is None
 
 
-def _is_shorter(asked: Asked, parent: Found) -> bool:
+def _is_shorter(request: TurnRequest, parent: ParentMatch) -> bool:
     """Whether the request holds answers that the parent does not know."""
-    named = parent.turn.id == asked.parent_id
-    return not named and bool(asked.prefixes) and parent.messages != asked.prefixes[0].messages
+    named = parent.turn.id == request.parent_id
+    return not named and bool(request.prefixes) and parent.messages != request.prefixes[0].messages
 
 
-def _match(asked: Asked, prefix: Prefix, known: Known) -> Found | None:
-    whole = _best(asked, known.by_history(prefix.history))
+def _match(request: TurnRequest, prefix: Prefix, known: EarlierTurns) -> ParentMatch | None:
+    whole = _best(request, known.by_history(prefix.history))
     if whole is not None:
-        return Found(whole, prefix.messages)
-    cut = _best(asked, known.by_prompt(prefix.prompt), lambda turn: is_kept_part(turn, prefix.text))
-    return Found(cut, prefix.messages) if cut is not None else None
+        return ParentMatch(whole, prefix.messages)
+    cut = _best(request, known.by_prompt(prefix.prompt), lambda turn: is_kept_part(turn, prefix.text))
+    return ParentMatch(cut, prefix.messages) if cut is not None else None
 
 
 def _best(
-    asked: Asked, turns: Iterable[Earlier], accepts: Callable[[Earlier], bool] = lambda turn: True
+    request: TurnRequest, turns: Iterable[Earlier], accepts: Callable[[Earlier], bool] = lambda turn: True
 ) -> Earlier | None:
     """A main turn before a side one, then the newest."""
-    possible = [turn for turn in turns if may_follow(asked, turn) and accepts(turn)]
+    possible = [turn for turn in turns if may_follow(request, turn) and accepts(turn)]
     return max(possible, key=lambda turn: (turn.kind == "main", turn.started_at, turn.id), default=None)
 
 
-def may_follow(asked: Asked, turn: Earlier) -> bool:
+def may_follow(request: TurnRequest, turn: Earlier) -> bool:
     """Whether a turn is of the same conversation's owner, and came before."""
     return (
-        turn.request_id != asked.id
-        and turn.started_at < asked.started_at
-        and turn.key_id == asked.key_id
-        and turn.user_name == asked.user_name
-        and (asked.session is None or asked.session[0] == turn.session_id)
+        turn.request_id != request.id
+        and turn.started_at < request.started_at
+        and turn.key_id == request.key_id
+        and turn.user_name == request.user_name
+        and (request.session is None or request.session[0] == turn.session_id)
     )
 
 
@@ -173,88 +173,88 @@ def _answer_text(turn: Earlier) -> str:
     return canonical.text({"role": "assistant", "content": turn.response_text})
 
 
-def _covered_by(asked: Asked, turn: Earlier) -> int | None:
-    covered = (prefix.messages for prefix in asked.prefixes if prefix.history == turn.history_hash)
+def _covered_by(request: TurnRequest, turn: Earlier) -> int | None:
+    covered = (prefix.messages for prefix in request.prefixes if prefix.history == turn.history_hash)
     return next(covered, None)
 
 
-def _lost_attempt(asked: Asked, known: Known) -> Earlier | None:
-    if asked.attempt <= 0 and asked.idempotency_key is None:
+def _lost_attempt(request: TurnRequest, known: EarlierTurns) -> Earlier | None:
+    if request.attempt <= 0 and request.idempotency_key is None:
         return None
-    same = [turn for turn in known.by_prompt(asked.prompt_hash) if may_follow(asked, turn)]
-    recent = [turn for turn in same if asked.started_at - turn.started_at <= RETRY_WINDOW]
-    if asked.idempotency_key is not None:
-        recent = [turn for turn in recent if turn.client_request_id == asked.idempotency_key]
+    same = [turn for turn in known.by_prompt(request.prompt_hash) if may_follow(request, turn)]
+    recent = [turn for turn in same if request.started_at - turn.started_at <= RETRY_WINDOW]
+    if request.idempotency_key is not None:
+        recent = [turn for turn in recent if turn.client_request_id == request.idempotency_key]
     else:
         # Of a group, the one that failed was repeated; one that was answered only where there is no other.
         recent = [turn for turn in recent if turn.status != "ok"] or (recent if len(recent) == 1 else [])
     return max(recent, key=lambda turn: (turn.started_at, turn.id), default=None)
 
 
-def _sibling(asked: Asked, known: Known) -> Earlier | None:
+def _sibling(request: TurnRequest, known: EarlierTurns) -> Earlier | None:
     def was_over(turn: Earlier) -> bool:
-        is_over = turn.finished_at is not None and turn.finished_at <= asked.started_at
-        return is_over and turn.kind == asked.kind and not known.is_continued(turn.id)
+        is_over = turn.finished_at is not None and turn.finished_at <= request.started_at
+        return is_over and turn.kind == request.kind and not known.is_continued(turn.id)
 
-    return _best(asked, known.by_prompt(asked.prompt_hash), was_over)
+    return _best(request, known.by_prompt(request.prompt_hash), was_over)
 
 
-def _edited(asked: Asked, known: Known) -> Earlier | None:
+def _edited(request: TurnRequest, known: EarlierTurns) -> Earlier | None:
     """The turn whose answer comes back as another one: the user, or the client, wrote it anew.
 
     Only told where the client names no session, of a question that is long enough to be one's own, and where
     a single conversation began with it. What stands in the answer's place is not compared here.
     """
-    if asked.session is not None:
+    if request.session is not None:
         return None
-    for prefix in asked.prefixes:
-        before = asked.messages[prefix.messages - 2] if prefix.messages > 1 else None
+    for prefix in request.prefixes:
+        before = request.messages[prefix.messages - 2] if prefix.messages > 1 else None
         if len(canonical.text(before)) < SHORTEST_SUMMARY:
             continue
-        same = [turn for turn in known.by_prompt(prefix.prompt) if may_follow(asked, turn)]
+        same = [turn for turn in known.by_prompt(prefix.prompt) if may_follow(request, turn)]
         if len({turn.session_id for turn in same}) == 1 and not any(known.is_continued(t.id) for t in same):
             newest = max(same, key=lambda turn: (turn.started_at, turn.id))
-            return newest if asked.started_at - newest.started_at <= EDIT_WINDOW else None
+            return newest if request.started_at - newest.started_at <= EDIT_WINDOW else None
     return None
 
 
-def _apart(asked: Asked, edited: Earlier) -> Place:
+def _apart(request: TurnRequest, edited: Earlier) -> Place:
     """In the session of the answer that was edited: beside it, in a segment of its own."""
     return Place(
         session_id=edited.session_id,
         session_source="lineage",
-        segment_id=asked.id,
+        segment_id=request.id,
         parent_id=edited.parent_id,
         parent_messages=edited.parent_messages,
     )
 
 
-def _below(asked: Asked, parent: Found) -> Place:
-    session = asked.session or (parent.turn.session_id, "lineage")
+def _below(request: TurnRequest, parent: ParentMatch) -> Place:
+    session = request.session or (parent.turn.session_id, "lineage")
     is_same_session = session[0] == parent.turn.session_id
     return Place(
         session_id=session[0],
         session_source=session[1],
-        segment_id=parent.turn.segment_id if is_same_session else asked.id,
+        segment_id=parent.turn.segment_id if is_same_session else request.id,
         parent_id=parent.turn.id,
         parent_messages=parent.messages,
     )
 
 
-def _rolled(asked: Asked, turn: Earlier, messages: int) -> Place:
+def _rolled(request: TurnRequest, turn: Earlier, messages: int) -> Place:
     """Below a turn whose history this request does not repeat: in its session, and a segment of its own."""
-    session = asked.session or (turn.session_id, "lineage")
+    session = request.session or (turn.session_id, "lineage")
     return Place(
         session_id=session[0],
         session_source=session[1],
-        segment_id=asked.id,
+        segment_id=request.id,
         parent_id=turn.id,
         parent_messages=messages,
     )
 
 
-def _beside(asked: Asked, sibling: Earlier, retry_of: UUID | None = None) -> Place:
-    session = asked.session or (sibling.session_id, "lineage")
+def _beside(request: TurnRequest, sibling: Earlier, retry_of: UUID | None = None) -> Place:
+    session = request.session or (sibling.session_id, "lineage")
     return Place(
         session_id=session[0],
         session_source=session[1],
@@ -265,6 +265,6 @@ def _beside(asked: Asked, sibling: Earlier, retry_of: UUID | None = None) -> Pla
     )
 
 
-def _new(asked: Asked) -> Place:
-    session = asked.session or (asked.id.hex, "new")
-    return Place(session_id=session[0], session_source=session[1], segment_id=asked.id)
+def _new(request: TurnRequest) -> Place:
+    session = request.session or (request.id.hex, "new")
+    return Place(session_id=session[0], session_source=session[1], segment_id=request.id)

@@ -6,7 +6,7 @@ from uuid import UUID
 from store.earlier import Earlier
 
 
-class Known:
+class EarlierTurns:
     """Earlier turns by their digests; turns of the same batch are added as they are placed."""
 
     def __init__(self, turns: Iterable[Earlier]) -> None:

@@ -21,6 +21,6 @@ def insert_turn(connection: Connection, **row: Any) -> None:
     facts = Facts(
         row["id"], row["tenant"], period, read(body)[1], ids.get("prompt_ids"), ids.get("response_ids"), None
     )
-    laid = layout.lay(facts, [], None)
-    contents.keep(connection, laid.kept)
-    connection.execute(insert(turns).values(**row | laid.columns))
+    stored = layout.lay(facts, [], None)
+    contents.keep(connection, stored.contents)
+    connection.execute(insert(turns).values(**row | stored.columns))

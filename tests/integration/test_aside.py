@@ -25,10 +25,10 @@ def broken(ferry, monkeypatch):
     second = ferry.say([user("1"), assistant("A"), user("2")], "B")
     place = record.lineage.place
 
-    def failing(asked, known):
-        if asked.id == second and asked.messages:
+    def failing(request, known):
+        if request.id == second and request.messages:
             raise AttributeError("no such thing")
-        return place(asked, known)
+        return place(request, known)
 
     with monkeypatch.context() as patched:
         patched.setattr(record.lineage, "place", failing)
@@ -67,7 +67,7 @@ def test_drained_again_a_turn_is_what_it_would_have_been(ferry, db, broken):
 
 
 def test_what_fails_again_stays_with_its_newer_error(ferry, db, broken, monkeypatch):
-    def failing(asked, known):
+    def failing(request, known):
         raise AttributeError("still not")
 
     monkeypatch.setattr(record.lineage, "place", failing)

@@ -99,10 +99,10 @@ def test_a_record_that_only_fails_beside_others_is_found_among_them(ferry, db, m
     good += [ferry.say([user(f"more {number}")]) for number in range(20)]
     place = record.lineage.place
 
-    def failing(asked, known):
-        if asked.id == bad and asked.messages:
+    def failing(request, known):
+        if request.id == bad and request.messages:
             raise RecursionError("deep")
-        return place(asked, known)
+        return place(request, known)
 
     monkeypatch.setattr(record.lineage, "place", failing)
     ferry.drain()

@@ -165,7 +165,7 @@ def test_what_was_set_aside_is_drained_again_by_the_setting(tmp_path, db, monkey
     ferry.worker.answer(turn, ferry.clock + 1.5, "X")
     ferry.clock += 2
 
-    def failing(asked, known):
+    def failing(request, known):
         raise AttributeError("no such thing")
 
     with monkeypatch.context() as broken:

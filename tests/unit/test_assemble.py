@@ -262,12 +262,12 @@ def test_a_session_in_the_path_is_no_part_of_the_endpoint():
 
 def test_an_answer_digest_is_that_of_the_message_that_comes_back():
     answered = draft(reply=reply_body("<think>R</think>\n\nX")).rows[0]
-    following = draft(body=request_body([user("hi"), assistant("X"), user("more")])).asked
+    following = draft(body=request_body([user("hi"), assistant("X"), user("more")])).request
     assert following.prefixes[0].history == answered.history_hash
     assert following.prefixes[0].messages == 2
 
 
 def test_a_person_is_not_a_session():
     made = draft(body=request_body([user("hi")], user="alice"))
-    assert (made.asked.user_name, made.asked.session) == ("alice", None)
+    assert (made.request.user_name, made.request.session) == ("alice", None)
     assert replace(made.rows[0], user_name=None) != made.rows[0]

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from gateway.drain.assemble import Draft, assemble
 from gateway.drain.relink import orphan_of
 from gateway.lineage import decide as lineage
-from gateway.lineage.known import Known
+from gateway.lineage.known import EarlierTurns
 from gateway.spool.format import Kind, Record
 from store.earlier import Earlier
 from tests.fakes.grammar import REPLIES, REQUESTS
@@ -31,7 +31,7 @@ def drafted(request: bytes, reply: bytes, at: float = 1.7e9) -> Draft:
     )
 
 
-def earlier(draft: Draft) -> Known:
+def earlier(draft: Draft) -> EarlierTurns:
     """The turn as those after it may find it."""
     found = []
     for row in draft.rows:
@@ -58,7 +58,7 @@ def earlier(draft: Draft) -> Known:
                 continued=False,
             )
         )
-    return Known(found)
+    return EarlierTurns(found)
 
 
 GOOD_REQUEST = request_body([user("What is a bee?"), assistant("the answer"), user("tell me more")])
@@ -87,14 +87,14 @@ def check(request: bytes, reply: bytes) -> None:
         assert 0 <= row.choice_index < 2**31
         assert (row.untrainable_reason is None) <= (row.status == "ok")
     known = earlier(drafted(request, reply, 1.6e9))
-    assert lineage.place(draft.asked, known).session_id
-    lineage.misses_something(draft.asked, known)
-    lineage.continues_summary(draft.asked, known.by_prompt(draft.asked.prompt_hash))
-    assert orphan_of(draft).turn_id == draft.asked.id
+    assert lineage.place(draft.request, known).session_id
+    lineage.misses_something(draft.request, known)
+    lineage.continues_summary(draft.request, known.by_prompt(draft.request.prompt_hash))
+    assert orphan_of(draft).turn_id == draft.request.id
 
 
 def test_a_text_in_place_of_a_message_is_no_one_elses_question() -> None:
-    asked = drafted(STRING_AS_MESSAGE, reply_body("z")).asked
+    asked = drafted(STRING_AS_MESSAGE, reply_body("z")).request
     same = earlier(drafted(request_body(["hello"]), reply_body("another answer"), 1.6e9))
     assert lineage.place(asked, same).session_source == "new"
 
@@ -102,6 +102,6 @@ def test_a_text_in_place_of_a_message_is_no_one_elses_question() -> None:
 def test_an_answer_that_begins_a_request_has_no_question_before_it() -> None:
     """Not even the last message of the request, which is long enough to be one."""
     last = user("y" * 40)
-    asked = drafted(request_body([assistant("x"), last]), reply_body("z")).asked
+    asked = drafted(request_body([assistant("x"), last]), reply_body("z")).request
     same = earlier(drafted(request_body([]), reply_body("w"), 1.6e9))
     assert lineage.place(asked, same).session_id == asked.id.hex

@@ -10,7 +10,7 @@ import pytest
 from store import bases
 from store.bases import Base
 from store.body import Body, Piece
-from store.layout import Facts, Laid, lay
+from store.layout import Facts, StoredTurn, lay
 from store.partitions import DEFAULT_PERIOD
 
 MAY = date(2026, 5, 1)
@@ -29,8 +29,8 @@ def base(facts: Facts, *, depth: int = 0) -> Base:
     return replace(lay(facts, [], None).base, depth=depth)
 
 
-def ids(laid: Laid) -> tuple[int, list[int], int]:
-    columns = laid.columns
+def ids(stored: StoredTurn) -> tuple[int, list[int], int]:
+    columns = stored.columns
     return columns["base_tokens"], columns["prompt_ids"].tolist(), columns["prompt_tokens"]
 
 
@@ -38,43 +38,47 @@ PARENT = turn(1, 1, [1, 2], [3])
 
 
 def test_a_first_turn_has_all_of_itself() -> None:
-    laid = lay(PARENT, [], None)
-    assert ids(laid) == (0, [1, 2], 2)
-    assert (laid.columns["base_id"], laid.columns["depth"], laid.columns["prefix_ok"]) == (None, 0, None)
-    assert (laid.columns["lowest_id"], laid.columns["highest_id"]) == (1, 3)
-    assert [kept.body for kept in laid.kept] == [b"{}", b"0"]
+    stored = lay(PARENT, [], None)
+    assert ids(stored) == (0, [1, 2], 2)
+    assert (stored.columns["base_id"], stored.columns["depth"], stored.columns["prefix_ok"]) == (
+        None,
+        0,
+        None,
+    )
+    assert (stored.columns["lowest_id"], stored.columns["highest_id"]) == (1, 3)
+    assert [kept.body for kept in stored.contents] == [b"{}", b"0"]
 
 
 def test_a_turn_that_goes_on_adds_its_suffix() -> None:
-    laid = lay(turn(2, 3, [1, 2, 3, 4]), [base(PARENT)], base(PARENT))
-    assert ids(laid) == (3, [4], 4)
-    assert (laid.columns["base_id"], laid.columns["base_messages"], laid.columns["depth"]) == (
+    stored = lay(turn(2, 3, [1, 2, 3, 4]), [base(PARENT)], base(PARENT))
+    assert ids(stored) == (3, [4], 4)
+    assert (stored.columns["base_id"], stored.columns["base_messages"], stored.columns["depth"]) == (
         PARENT.id,
         1,
         1,
     )
-    assert (laid.columns["message_count"], len(laid.columns["message_hashes"])) == (3, 2 * 16)
-    assert laid.columns["prefix_ok"] is True
-    assert [kept.body for kept in laid.kept] == [b"{}", b"1", b"2"]
+    assert (stored.columns["message_count"], len(stored.columns["message_hashes"])) == (3, 2 * 16)
+    assert stored.columns["prefix_ok"] is True
+    assert [kept.body for kept in stored.contents] == [b"{}", b"1", b"2"]
 
 
 def test_a_prompt_that_drops_the_answers_tokens_still_shares_the_prompt() -> None:
-    laid = lay(turn(2, 3, [1, 2, 9]), [base(PARENT)], base(PARENT))
-    assert ids(laid) == (2, [9], 3)
-    assert laid.columns["prefix_ok"] is False
+    stored = lay(turn(2, 3, [1, 2, 9]), [base(PARENT)], base(PARENT))
+    assert ids(stored) == (2, [9], 3)
+    assert stored.columns["prefix_ok"] is False
 
 
 @pytest.mark.parametrize("prompt", [[1, 9, 3, 4], [7, 2, 3, 4], [1]])
 def test_a_prompt_that_begins_otherwise_is_stored_whole(prompt: list[int]) -> None:
-    laid = lay(turn(2, 3, prompt), [base(PARENT)], base(PARENT))
-    assert ids(laid) == (0, prompt, len(prompt))
-    assert laid.columns["base_messages"] == 1  # the messages go on all the same
+    stored = lay(turn(2, 3, prompt), [base(PARENT)], base(PARENT))
+    assert ids(stored) == (0, prompt, len(prompt))
+    assert stored.columns["base_messages"] == 1  # the messages go on all the same
 
 
 def test_a_turn_without_ids_is_no_base_for_ids() -> None:
     parent = turn(1, 1, None, None)
-    laid = lay(turn(2, 3, [1, 2]), [base(parent)], base(parent))
-    assert (ids(laid), laid.columns["prefix_ok"]) == ((0, [1, 2], 2), None)
+    stored = lay(turn(2, 3, [1, 2]), [base(parent)], base(parent))
+    assert (ids(stored), stored.columns["prefix_ok"]) == ((0, [1, 2], 2), None)
     without = lay(turn(2, 3, None), [base(PARENT)], base(PARENT))
     assert (
         without.columns["prompt_ids"],
@@ -100,15 +104,15 @@ def test_a_base_is_near_and_not_too_deep(changes: dict[str, object]) -> None:
     facts = turn(2, 3, [1, 2, 3, 4])
     if changes.get("period") == DEFAULT_PERIOD:
         facts = replace(facts, period=DEFAULT_PERIOD)
-    laid = lay(facts, [replace(base(PARENT), **changes)], None)
-    assert (laid.columns["base_id"], laid.columns["depth"]) == (None, 0)
-    assert (ids(laid), len(laid.kept)) == ((0, [1, 2, 3, 4], 4), 4)
+    stored = lay(facts, [replace(base(PARENT), **changes)], None)
+    assert (stored.columns["base_id"], stored.columns["depth"]) == (None, 0)
+    assert (ids(stored), len(stored.contents)) == ((0, [1, 2, 3, 4], 4), 4)
 
 
 def test_of_several_bases_the_one_with_most_is_taken() -> None:
     near, far = turn(3, 1, [1, 2, 3, 4]), PARENT
-    laid = lay(turn(4, 1, [1, 2, 3, 4, 5]), [base(far), base(near)], base(far))
-    assert (laid.columns["base_id"], ids(laid)) == (near.id, (4, [5], 5))
+    stored = lay(turn(4, 1, [1, 2, 3, 4, 5]), [base(far), base(near)], base(far))
+    assert (stored.columns["base_id"], ids(stored)) == (near.id, (4, [5], 5))
 
 
 def with_answer(message: bytes) -> Body:
@@ -125,7 +129,7 @@ def with_answer(message: bytes) -> Body:
 def test_an_answer_that_comes_back_is_not_stored_again(message: bytes, kept: bytes, at: int) -> None:
     answered = base(replace(PARENT, answer=ANSWER))
     body = with_answer(message % ANSWER.encode())
-    stored = lay(replace(turn(2, 2, [1]), body=body), [answered], answered).kept[-1]
+    stored = lay(replace(turn(2, 2, [1]), body=body), [answered], answered).contents[-1]
     assert (stored.body, stored.answer_id, stored.answer_at) == (kept, PARENT.id, at)
     assert stored.hash == body.pieces[-1].hash
 
@@ -134,5 +138,5 @@ def test_an_answer_that_was_changed_or_written_otherwise_is_stored() -> None:
     for answer, message in ((ANSWER + "!", ANSWER), (ANSWER, "\\u0061" * 80)):
         body = with_answer(b'{"content":"%s"}' % message.encode())
         answered = base(replace(PARENT, answer=answer))
-        stored = lay(replace(turn(2, 2, [1]), body=body), [answered], answered).kept[-1]
+        stored = lay(replace(turn(2, 2, [1]), body=body), [answered], answered).contents[-1]
         assert (stored.body, stored.answer_id) == (body.pieces[-1].body, None)
