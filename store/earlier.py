@@ -16,6 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection, TextClause, text
 
 from store import wire
+from store.turn_rows import Place, TurnRow
 
 # The columns of Earlier. Not EXISTS: the planner may hash it, and would then read every turn there is.
 _COLUMNS = """
@@ -119,6 +120,31 @@ class Earlier:
     started_at: datetime
     finished_at: datetime | None
     continued: bool  # it is the parent of a main turn
+
+    @classmethod
+    def of(cls, row: TurnRow, where: Place) -> "Earlier":
+        """A turn that is about to be written, as those after it find it."""
+        return cls(
+            id=row.id,
+            request_id=row.request_id,
+            key_id=row.key_id,
+            user_name=row.user_name,
+            session_id=where.session_id,
+            segment_id=where.segment_id,
+            parent_id=where.parent_id,
+            parent_messages=where.parent_messages,
+            kind=row.kind,
+            kind_reason=row.kind_reason,
+            status=row.status,
+            history_hash=row.history_hash,
+            prompt_hash=row.prompt_hash,
+            exchange_hash=row.exchange_hash,
+            response_text=row.response_text,
+            client_request_id=row.client_request_id,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+            continued=False,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How a turn is stored beside its base: the columns of its row, and the contents that they point to. Pure."""
+"""How a turn is stored: the columns that say what it adds to its base, and the new contents. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,24 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from store import bases
-from store.bases import Base, Digests, Ids, Overlap
+from store.bases import Base, Digests, Overlap
 from store.body import HASH_BYTES, Body, Piece, digest
 from store.contents import Content
+from store.turn_rows import TurnRow
 
 SHORTEST_SHARED_ANSWER = 64  # characters
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the layout depends on."""
-
-    id: UUID
-    tenant: str
-    period: date
-    body: Body
-    prompt_ids: Ids | None
-    response_ids: Ids | None
-    answer: str | None  # as it is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +25,29 @@ class StoredTurn:
     base: Base  # the turn itself, for those after it
 
 
-def lay(facts: Facts, candidates: Iterable[Base], parent: Base | None) -> StoredTurn:
-    """The turn as an addition to the best of `candidates`; `parent` is the turn that it goes on from."""
-    near = [base for base in candidates if bases.is_near(base, facts.tenant, facts.period)]
-    own = Digests(facts.body, facts.prompt_ids, facts.response_ids)
-    overlap = bases.best_overlap(own, facts.tenant, facts.period, near)
+def lay(row: TurnRow, period: date, candidates: Iterable[Base], parent: Base | None) -> StoredTurn:
+    """The turn as it is stored: as what it adds to the best of `candidates`.
+
+    Args:
+        period: of the partition that it is stored in.
+        parent: the turn that it goes on from.
+    """
+    near = [base for base in candidates if bases.is_near(base, row.tenant, period)]
+    own = Digests(row.body, row.prompt_ids, row.response_ids)
+    overlap = bases.best_overlap(own, row.tenant, period, near)
     columns: dict[str, Any] = {
         "base_id": overlap.base.id if overlap.base is not None else None,
         "base_messages": overlap.messages,
         "base_tokens": overlap.tokens,
         "depth": overlap.depth,
-        "period": facts.period,
+        "period": period,
         "prefix_ok": bases.extends(own, parent),
     }
-    columns |= _body_columns(facts.body, own, overlap) | _id_columns(facts, own, overlap)
-    base = _as_base(facts, own, overlap)
+    columns |= _body_columns(row.body, own, overlap) | _id_columns(row, own, overlap)
+    base = _as_base(row, period, own, overlap)
     columns["answer_digest"] = base.answer_digest
     answers = {one.answer_digest: one.id for one in near if one.answer_digest is not None}
-    new = tuple([_content(facts, piece, answers) for piece in _new_pieces(facts.body, overlap)])
+    new = tuple([_content(row, period, piece, answers) for piece in _new_pieces(row.body, overlap)])
     return StoredTurn(columns, new, base)
 
 
@@ -72,9 +65,9 @@ def _body_columns(body: Body, own: Digests, overlap: Overlap) -> dict[str, Any]:
     }
 
 
-def _id_columns(facts: Facts, own: Digests, overlap: Overlap) -> dict[str, Any]:
-    known = [ids for ids in (facts.prompt_ids, facts.response_ids) if ids is not None and len(ids)]
-    prompt = facts.prompt_ids
+def _id_columns(row: TurnRow, own: Digests, overlap: Overlap) -> dict[str, Any]:
+    known = [ids for ids in (row.prompt_ids, row.response_ids) if ids is not None and len(ids)]
+    prompt = row.prompt_ids
     return {
         "prompt_ids": prompt[overlap.tokens :] if prompt is not None else None,
         "prompt_tokens": own.prompt_tokens,
@@ -90,9 +83,9 @@ def _new_pieces(body: Body, overlap: Overlap) -> tuple[Piece, ...]:
     return (body.rest, *(body.messages or ())[overlap.messages :], *tools)
 
 
-def _content(facts: Facts, piece: Piece, answers: Mapping[bytes, UUID]) -> Content:
+def _content(row: TurnRow, period: date, piece: Piece, answers: Mapping[bytes, UUID]) -> Content:
     """The piece, without the answer in it where that is stored with its turn."""
-    whole = Content(facts.tenant, facts.period, piece.hash, piece.body, piece.readable)
+    whole = Content(row.tenant, period, piece.hash, piece.body, piece.readable)
     turn_id = answers.get(_answer_digest(piece.said) or b"") if answers else None
     if turn_id is None:
         return whole
@@ -116,11 +109,11 @@ def _answer_digest(text: str | None) -> bytes | None:
         return None
 
 
-def _as_base(facts: Facts, own: Digests, overlap: Overlap) -> Base:
+def _as_base(row: TurnRow, period: date, own: Digests, overlap: Overlap) -> Base:
     return Base(
-        id=facts.id,
-        tenant=facts.tenant,
-        period=facts.period,
+        id=row.id,
+        tenant=row.tenant,
+        period=period,
         depth=overlap.depth,
         message_count=own.message_count,
         messages_digest=own.messages(own.message_count),
@@ -128,5 +121,5 @@ def _as_base(facts: Facts, own: Digests, overlap: Overlap) -> Base:
         prompt_digest=own.ids(own.prompt_tokens),
         all_tokens=own.all_tokens,
         ids_digest=own.ids_digest,
-        answer_digest=_answer_digest(facts.answer),
+        answer_digest=_answer_digest(row.response_text),
     )

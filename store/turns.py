@@ -1,21 +1,17 @@
 """Turns, written once by the drainer together with their states."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
-import numpy as np
-import numpy.typing as npt
 from sqlalchemy import Connection, Uuid, text
 
 from store import bases, contents, copying, layout, partitions, wire
-from store.body import Body
 from store.contents import Content
-from store.layout import Facts
 from store.stages import Stage
 from store.tables import turn_states, turns
+from store.turn_rows import Place, TurnRow
 
 # Those of the ids that are turns already.
 _RECORDED = text("""
@@ -42,81 +38,6 @@ _ABANDON = text("""
 """)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRow:
-    """What happened, as a row of `turns` has it. None is unknown; why is in `untrainable_reason`."""
-
-    id: UUID
-    request_id: UUID  # the id of choice 0
-    choice_index: int
-    tenant: str
-    key_id: str | None
-    user_name: str | None
-    policy_id: int | None
-    policy_version_min: int | None
-    policy_version_max: int | None
-    kind: str
-    kind_reason: str | None
-    endpoint: str
-    stream: bool
-    model: str | None
-    engine: str | None
-    status: str
-    error: str | None
-    http_status: int | None
-    body: Body
-    sampling: Any
-    sampling_defaults: Any = None
-    response_text: str | None
-    reasoning_text: str | None
-    tool_calls: Any
-    finish_reason: str | None
-    matched_stop: str | None
-    stopped_by: str | int | None = None  # the same with its type
-    usage: Any
-    prompt_ids: npt.NDArray[np.int32] | None
-    response_ids: npt.NDArray[np.int32] | None
-    response_logprobs: npt.NDArray[np.float32] | None  # nats; NaN: missing
-    trained_tokens: npt.NDArray[np.int32] | None = None  # begins and ends by turns; None: all
-    capture: str
-    sampling_class: str | None
-    temperature: float | None
-    untrainable_reason: str | None
-    text_altered: bool
-    history_hash: bytes | None
-    prompt_hash: bytes | None
-    exchange_hash: bytes | None
-    client_request_id: str | None
-    started_at: datetime
-    first_token_at: datetime | None
-    finished_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a turn belongs: the part of its row that lineage decides."""
-
-    session_id: str
-    session_source: str
-    segment_id: UUID
-    parent_id: UUID | None = None
-    parent_messages: int | None = None
-    retry_of: UUID | None = None
-    ordinal: int = 0
-
-    def at(self, ordinal: int, segment_id: UUID) -> "Place":
-        """The same place, counted."""
-        return Place(
-            session_id=self.session_id,
-            session_source=self.session_source,
-            segment_id=segment_id,
-            parent_id=self.parent_id,
-            parent_messages=self.parent_messages,
-            retry_of=self.retry_of,
-            ordinal=ordinal,
-        )
-
-
 def recorded(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
     """Those of the ids that are turns already: records may be read twice."""
     return set(connection.scalars(_RECORDED, {"ids": wire.uuids(ids)}))
@@ -130,8 +51,8 @@ def insert_turns(connection: Connection, rows: Sequence[tuple[TurnRow, Place]]) 
     """
     if not rows:
         return
-    values, kept = _stored(connection, rows)
-    contents.keep(connection, kept)
+    values, new = _stored(connection, rows)
+    contents.keep(connection, new)
     copying.copy_rows(connection, turns, values)
     states = [
         {
@@ -171,18 +92,16 @@ def _stored(
     here = {what.id for what, _ in rows}
     known = bases.find(connection, [one for row in rows for one in _begins_with(*row) if one not in here])
     values: list[dict[str, Any]] = []
-    kept: list[Content] = []
+    new: list[Content] = []
     for what, where in rows:
         period = partitions.period_of(what.id, periods)
-        facts = Facts(
-            what.id, what.tenant, period, what.body, what.prompt_ids, what.response_ids, what.response_text
-        )
         near = [known[one] for one in _begins_with(what, where) if one in known]
-        stored = layout.lay(facts, near, known.get(where.parent_id) if where.parent_id is not None else None)
+        parent = known.get(where.parent_id) if where.parent_id is not None else None
+        stored = layout.lay(what, period, near, parent)
         known[what.id] = stored.base
-        kept += stored.contents
+        new += stored.contents
         values.append(_values(what, where) | stored.columns)
-    return values, kept
+    return values, new
 
 
 def _begins_with(what: TurnRow, where: Place) -> list[UUID]:
@@ -191,12 +110,12 @@ def _begins_with(what: TurnRow, where: Place) -> list[UUID]:
     return [one for one in (sibling, where.parent_id, where.retry_of) if one is not None]
 
 
-_FACTS = tuple(field.name for field in fields(TurnRow) if field.name != "body")
+_ROW = tuple(field.name for field in fields(TurnRow) if field.name != "body")
 _PLACE = tuple(field.name for field in fields(Place))
 
 
 def _values(what: TurnRow, where: Place) -> dict[str, Any]:
-    row = {name: getattr(what, name) for name in _FACTS}
+    row = {name: getattr(what, name) for name in _ROW}
     row.update({name: getattr(where, name) for name in _PLACE})
     row["trainable"] = what.untrainable_reason is None
     return row

@@ -23,7 +23,7 @@ from gateway.spool.format import Record
 from gateway.spool.records import ReplyRecord, RequestRecord, decode_turn
 from store.body import Body
 from store.config_serving import StoreFalse
-from store.turns import TurnRow
+from store.turn_rows import TurnRow
 
 _OPENINGS = 3  # messages at the beginning of a request among which a summary may stand
 _IDS = ("idempotency-key", "x-client-request-id", "x-request-id")

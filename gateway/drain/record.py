@@ -17,7 +17,7 @@ from gateway.lineage.known import EarlierTurns
 from store import earlier, orphans, sessions, turns
 from store.earlier import Earlier, InSession, Key
 from store.orphans import Orphan
-from store.turns import Place, TurnRow
+from store.turn_rows import Place, TurnRow
 
 _NEAREST = 4  # prefixes that are looked up at first: nearly always the parent is the longest
 
@@ -78,9 +78,9 @@ class _Batch:
         draft = self._settle_retry(draft, found)
         self._placed.append((draft, found))
         for row in draft.rows:
-            self._known.add(_as_earlier(row, found))
+            self._known.add(Earlier.of(row, found))
             if row.kind_reason == "summary":
-                self._summaries(request).insert(0, _as_earlier(row, found))
+                self._summaries(request).insert(0, Earlier.of(row, found))
         return True
 
     def write(self, max_turns: int, now: datetime) -> None:
@@ -205,30 +205,6 @@ def _spellings(request: TurnRequest) -> Iterable[tuple[bytes, bytes]]:
 
 def _former(every: Iterable[TurnRequest]) -> dict[bytes, bytes]:
     return {now: then for request in every for now, then in request.former.items()}
-
-
-def _as_earlier(row: TurnRow, where: Place) -> Earlier:
-    return Earlier(
-        id=row.id,
-        request_id=row.request_id,
-        key_id=row.key_id,
-        user_name=row.user_name,
-        session_id=where.session_id,
-        segment_id=where.segment_id,
-        parent_id=where.parent_id,
-        parent_messages=where.parent_messages,
-        kind=row.kind,
-        kind_reason=row.kind_reason,
-        status=row.status,
-        history_hash=row.history_hash,
-        prompt_hash=row.prompt_hash,
-        exchange_hash=row.exchange_hash,
-        response_text=row.response_text,
-        client_request_id=row.client_request_id,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        continued=False,
-    )
 
 
 def _touch(draft: Draft, where: Place) -> sessions.Touch:

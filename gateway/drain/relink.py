@@ -12,7 +12,7 @@ from gateway.lineage.decide import is_kept_part
 from store import earlier, orphans, turns
 from store.earlier import Earlier
 from store.orphans import Orphan
-from store.turns import TurnRow
+from store.turn_rows import TurnRow
 
 PATIENCE = timedelta(days=7)  # for which a parent may still come
 YOUNG = timedelta(minutes=2)

@@ -13,7 +13,7 @@ from gateway.lineage.decide import TurnRequest
 from gateway.spool.format import Record
 from gateway.spool.records import Remains
 from store.body import Body, Piece
-from store.turns import TurnRow
+from store.turn_rows import TurnRow
 
 REASON = "unreadable"  # of `store.stages.REASONS`
 _STATUSES = frozenset({"ok", "truncated", "upstream_error", "client_disconnect", "rejected"})
@@ -43,66 +43,26 @@ def draft_of(
     turn_id = UUID(str(request.meta["id"]))
     known = Remains.of(request, reply)
     tenant, key_id = _marked(known.tenant) or "default", _marked(known.key_id)
-    turn_request = TurnRequest(
-        id=turn_id,
-        tenant=tenant,
-        key_id=key_id,
-        user_name=None,
-        started_at=started_at,
-        kind="side",
-        session=None,
-        parent_id=None,
-        prefixes=(),
-        messages=(),
-        prompt_hash=None,
-        attempt=0,
-        idempotency_key=None,
-        openings=(),
-    )
     row = TurnRow(
         id=turn_id,
         request_id=turn_id,
-        choice_index=0,
         tenant=tenant,
         key_id=key_id,
-        user_name=None,
         policy_id=policy_id,
-        policy_version_min=None,
-        policy_version_max=None,
         kind="side",
         kind_reason=REASON,
         endpoint=_marked(known.path) or "unknown",
         stream=known.stream,
-        model=None,
         engine=_marked(known.engine),
         status=known.outcome if known.outcome in _STATUSES else "interrupted",
         error=error,
         http_status=known.http_status,
         body=Body(Piece(request.body)),
-        sampling=None,
-        response_text=None,
-        reasoning_text=None,
-        tool_calls=None,
-        finish_reason=None,
-        matched_stop=None,
-        usage=None,
-        prompt_ids=None,
-        response_ids=None,
-        response_logprobs=None,
-        capture="none",
-        sampling_class=None,
-        temperature=None,
         untrainable_reason=REASON,
-        text_altered=False,
-        history_hash=None,
-        prompt_hash=None,
-        exchange_hash=None,
-        client_request_id=None,
         started_at=started_at,
-        first_token_at=None,
-        finished_at=None,
     )
-    return Draft(turn_request, (row,), 0, False)
+    turn_request = TurnRequest(id=turn_id, tenant=tenant, key_id=key_id, started_at=started_at, kind="side")
+    return Draft(turn_request, (row,), message_count=0, session_done=False)
 
 
 def _marked(value: str | None) -> str | None:

@@ -22,7 +22,7 @@ from gateway.lineage import canonical
 from gateway.lineage.known import EarlierTurns
 from gateway.lineage.window import Exchange, by_window, exchanges_of
 from store.earlier import Earlier
-from store.turns import Place
+from store.turn_rows import Place
 from store.visible import begins
 
 RETRY_WINDOW = timedelta(minutes=30)  # three attempts of the client's default patience
@@ -47,17 +47,17 @@ class TurnRequest:
     id: UUID
     tenant: str
     key_id: str | None
-    user_name: str | None
+    user_name: str | None = None
     started_at: datetime
     kind: str
-    session: tuple[str, str] | None  # id and where it was found
-    parent_id: UUID | None  # the client names it
-    prefixes: tuple[Prefix, ...]  # longest first
-    messages: Sequence[Any]
-    prompt_hash: bytes | None
-    attempt: int  # the client's retry count; 0: the first
-    idempotency_key: str | None
-    openings: tuple[str, ...]  # texts of the first messages, where a summary would stand
+    session: tuple[str, str] | None = None  # id and where it was found
+    parent_id: UUID | None = None  # the client names it
+    prefixes: tuple[Prefix, ...] = ()  # longest first
+    messages: Sequence[Any] = ()
+    prompt_hash: bytes | None = None
+    attempt: int = 0  # the client's retry count; 0: the first
+    idempotency_key: str | None = None
+    openings: tuple[str, ...] = ()  # texts of the first messages, where a summary would stand
     former: Mapping[bytes, bytes] = field(default_factory=dict)  # digest → the one that older rows have
 
     @cached_property

@@ -1,6 +1,7 @@
 """Rows of `turns` as the drainer lays them out, from columns as people know them."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ from sqlalchemy import Connection, insert
 
 from gateway.fold.body import read
 from store import contents, layout, partitions
-from store.layout import Facts
 from store.tables import turns
+from store.turn_rows import TurnRow
 
 
 def insert_turn(connection: Connection, **row: Any) -> None:
@@ -18,9 +19,17 @@ def insert_turn(connection: Connection, **row: Any) -> None:
     body = row.pop("request_body", None) or json.dumps(said).encode()
     ids = {name: np.array(row[name], np.int32) for name in ("prompt_ids", "response_ids") if name in row}
     period = partitions.period_of(row["id"], partitions.periods(connection))
-    facts = Facts(
-        row["id"], row["tenant"], period, read(body)[1], ids.get("prompt_ids"), ids.get("response_ids"), None
+    whole = TurnRow(
+        id=row["id"],
+        request_id=row["id"],
+        tenant=row["tenant"],
+        kind="main",
+        endpoint="/v1/chat/completions",
+        status="ok",
+        body=read(body)[1],
+        started_at=datetime(2026, 5, 1, tzinfo=UTC),
+        **ids,
     )
-    stored = layout.lay(facts, [], None)
+    stored = layout.lay(whole, period, [], None)
     contents.keep(connection, stored.contents)
     connection.execute(insert(turns).values(**row | stored.columns))

@@ -1,5 +1,6 @@
 """Whatever a client sends and an engine answers: a turn is made of it, and has its place."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import example, given, settings
@@ -10,6 +11,7 @@ from gateway.lineage import decide as lineage
 from gateway.lineage.known import EarlierTurns
 from gateway.spool.format import Kind, Record
 from store.earlier import Earlier
+from store.turn_rows import Place
 from tests.fakes.grammar import REPLIES, REQUESTS
 from tests.fakes.spooled import assistant, reply_body, reply_meta, request_body, request_meta, turn_id, user
 
@@ -35,29 +37,9 @@ def earlier(draft: Draft) -> EarlierTurns:
     """The turn as those after it may find it."""
     found = []
     for row in draft.rows:
-        found.append(
-            Earlier(
-                id=row.id,
-                request_id=row.request_id,
-                key_id=row.key_id,
-                user_name=row.user_name,
-                session_id=row.id.hex,
-                segment_id=row.id,
-                parent_id=None,
-                parent_messages=None,
-                kind=row.kind,
-                kind_reason=row.kind_reason,
-                status=row.status,
-                history_hash=row.history_hash,
-                prompt_hash=row.prompt_hash,
-                exchange_hash=row.exchange_hash,
-                response_text=row.response_text,
-                client_request_id=None,
-                started_at=row.started_at - timedelta(hours=1),
-                finished_at=row.started_at,
-                continued=False,
-            )
-        )
+        where = Place(session_id=row.id.hex, session_source="new", segment_id=row.id)
+        before = row.started_at - timedelta(hours=1)
+        found.append(replace(Earlier.of(row, where), started_at=before, finished_at=row.started_at))
     return EarlierTurns(found)
 
 

@@ -1,32 +1,47 @@
 """What a turn adds to its base, and when it stands alone."""
 
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from uuid import UUID
 
 import numpy as np
 import pytest
 
-from store import bases
+from store import bases, layout
 from store.bases import Base
 from store.body import Body, Piece
-from store.layout import Facts, StoredTurn, lay
+from store.layout import StoredTurn
 from store.partitions import DEFAULT_PERIOD
+from store.turn_rows import TurnRow
 
 MAY = date(2026, 5, 1)
 ANSWER = "a" * 80
 
 
-def turn(number: int, said: int, prompt: list[int] | None, answer: list[int] | None = None, **more) -> Facts:
+def turn(number: int, said: int, prompt: list[int] | None, answer: list[int] | None = None) -> TurnRow:
     """Turn `number` with the first `said` messages of one conversation."""
     messages = tuple(Piece(b"%d" % n) for n in range(said))
     ids = [np.array(ids, np.int32) if ids is not None else None for ids in (prompt, answer)]
-    facts = Facts(UUID(int=number), "t", MAY, Body(Piece(b"{}"), messages), ids[0], ids[1], None)
-    return replace(facts, **more)
+    return TurnRow(
+        id=UUID(int=number),
+        request_id=UUID(int=number),
+        tenant="t",
+        kind="main",
+        endpoint="/v1/chat/completions",
+        status="ok",
+        body=Body(Piece(b"{}"), messages),
+        prompt_ids=ids[0],
+        response_ids=ids[1],
+        started_at=datetime(2026, 5, 1, tzinfo=UTC),
+    )
 
 
-def base(facts: Facts, *, depth: int = 0) -> Base:
-    return replace(lay(facts, [], None).base, depth=depth)
+def lay(row: TurnRow, candidates: list[Base], parent: Base | None, period: date = MAY) -> StoredTurn:
+    return layout.lay(row, period, candidates, parent)
+
+
+def base(row: TurnRow, *, depth: int = 0) -> Base:
+    return replace(lay(row, [], None).base, depth=depth)
 
 
 def ids(stored: StoredTurn) -> tuple[int, list[int], int]:
@@ -101,10 +116,8 @@ def test_a_turn_without_ids_is_no_base_for_ids() -> None:
     ],
 )
 def test_a_base_is_near_and_not_too_deep(changes: dict[str, object]) -> None:
-    facts = turn(2, 3, [1, 2, 3, 4])
-    if changes.get("period") == DEFAULT_PERIOD:
-        facts = replace(facts, period=DEFAULT_PERIOD)
-    stored = lay(facts, [replace(base(PARENT), **changes)], None)
+    period = DEFAULT_PERIOD if changes.get("period") == DEFAULT_PERIOD else MAY
+    stored = lay(turn(2, 3, [1, 2, 3, 4]), [replace(base(PARENT), **changes)], None, period)
     assert (stored.columns["base_id"], stored.columns["depth"]) == (None, 0)
     assert (ids(stored), len(stored.contents)) == ((0, [1, 2, 3, 4], 4), 4)
 
@@ -127,7 +140,7 @@ def with_answer(message: bytes) -> Body:
     ],
 )
 def test_an_answer_that_comes_back_is_not_stored_again(message: bytes, kept: bytes, at: int) -> None:
-    answered = base(replace(PARENT, answer=ANSWER))
+    answered = base(replace(PARENT, response_text=ANSWER))
     body = with_answer(message % ANSWER.encode())
     stored = lay(replace(turn(2, 2, [1]), body=body), [answered], answered).contents[-1]
     assert (stored.body, stored.answer_id, stored.answer_at) == (kept, PARENT.id, at)
@@ -137,6 +150,6 @@ def test_an_answer_that_comes_back_is_not_stored_again(message: bytes, kept: byt
 def test_an_answer_that_was_changed_or_written_otherwise_is_stored() -> None:
     for answer, message in ((ANSWER + "!", ANSWER), (ANSWER, "\\u0061" * 80)):
         body = with_answer(b'{"content":"%s"}' % message.encode())
-        answered = base(replace(PARENT, answer=answer))
+        answered = base(replace(PARENT, response_text=answer))
         stored = lay(replace(turn(2, 2, [1]), body=body), [answered], answered).contents[-1]
         assert (stored.body, stored.answer_id) == (body.pieces[-1].body, None)
