@@ -32,7 +32,7 @@ _EXCERPT = 500  # characters of a refusal's body that the row's error repeats
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A client request before lineage: a row a choice, all of one place."""
+    """A client request before lineage: one row per choice, all of one place."""
 
     request: TurnRequest
     rows: tuple[TurnRow, ...]
@@ -48,18 +48,35 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The request record, read."""
+    """A request record, understood."""
 
     id: UUID
     started_at: datetime
     record: RequestRecord
     body: Mapping[str, Any]  # empty where the bytes are no JSON object
     pieces: Body
-    messages: Sequence[Any]
     endpoint: str
+    messages: Sequence[Any]
     root: bytes  # the digest that the key's histories begin with
     forms: Sequence[Form]  # of the messages
     digests: Sequence[bytes]  # the chain over the messages
+    kind: str
+    kind_reason: str | None
+
+    @property
+    def prompt_hash(self) -> bytes | None:
+        return self.digests[-1] if self.digests else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A request, how it ended, and what the gateway's settings say of it."""
+
+    request: _Request
+    ended: ReplyRecord
+    reply: Reply
+    miscounted: bool  # the reply's ids are not as many as it says
+    policy_id: int | None
     store_false: StoreFalse
 
 
@@ -74,51 +91,49 @@ def assemble(
         ValueError: a record cannot be decoded (RecordError), or holds an id or a time that is none.
     """
     asked, ended = decode_turn(request, reply)
-    read = _read(asked, store_false)
-    kind, kind_reason = kinds.kind_of(read.endpoint, read.record.turn_type, read.body, read.forms)
+    read = _understood(asked)
     texts = read.endpoint == kinds.CHAT and strict.wants_texts(read.body)
     folded = fold(reply.body, texts=texts) if reply is not None else Reply()
-    answers: Sequence[Answer | None] = folded.answers or (None,)
     miscounted = counts.contradicts(folded, _parser(ended))
-    rows = tuple(
-        _row(read, (kind, kind_reason), ended, folded, answer, position, policy_id, miscounted)
-        for position, answer in enumerate(answers)
-    )
+    turn = _Turn(read, ended, folded, miscounted, policy_id, store_false)
+    answers: Sequence[Answer | None] = folded.answers or (None,)
+    rows = tuple(_row(turn, answer, position) for position, answer in enumerate(answers))
     if reply is not None and not folded.answers and folded.error is None:
         rows = tuple(_with_excerpt(row, reply.body) for row in rows)
     return Draft(
-        _turn_request(read, kind),
+        _turn_request(read),
         rows,
         len(read.messages),
-        session_done=read.record.session_done,
+        session_done=asked.session_done,
         unrecorded=forbids_recording(read.body, store_false),
     )
 
 
-def _read(record: RequestRecord, store_false: StoreFalse) -> _Request:
+def _understood(record: RequestRecord) -> _Request:
     body, pieces = read_body(record.body)
     endpoint = _endpoint(record.path)
     messages = body.get("messages") if endpoint == kinds.CHAT else None
     messages = messages if isinstance(messages, list) else []
     root = canonical.root(record.tenant, record.key_id)
     forms = [canonical.form(message) for message in messages]
-    digests = canonical.chain(root, forms)
+    kind, kind_reason = kinds.kind_of(endpoint, record.turn_type, body, forms)
     return _Request(
-        UUID(record.id),
-        _moment(record.at_ns),
-        record,
-        body,
-        pieces,
-        messages,
-        endpoint,
-        root,
-        forms,
-        digests,
-        store_false,
+        id=UUID(record.id),
+        started_at=_moment(record.at_ns),
+        record=record,
+        body=body,
+        pieces=pieces,
+        endpoint=endpoint,
+        messages=messages,
+        root=root,
+        forms=forms,
+        digests=canonical.chain(root, forms),
+        kind=kind,
+        kind_reason=kind_reason,
     )
 
 
-def _turn_request(read: _Request, kind: str) -> TurnRequest:
+def _turn_request(read: _Request) -> TurnRequest:
     record, session = read.record, read.record.session
     count = record.headers.get("x-stainless-retry-count", "0")
     return TurnRequest(
@@ -127,12 +142,12 @@ def _turn_request(read: _Request, kind: str) -> TurnRequest:
         key_id=record.key_id,
         user_name=_user(read.body),
         started_at=read.started_at,
-        kind=kind,
+        kind=read.kind,
         session=(session.id, session.source) if session is not None else None,
         parent_id=UUID(record.parent) if record.parent is not None else None,
         prefixes=_prefixes(read),
         messages=read.messages,
-        prompt_hash=read.digests[-1] if read.digests else None,
+        prompt_hash=read.prompt_hash,
         attempt=int(count) if count.isascii() and count.isdigit() else 0,
         idempotency_key=record.headers.get("idempotency-key"),
         openings=tuple([form.text for form in read.forms[:_OPENINGS] if form.role is not None]),
@@ -150,16 +165,8 @@ def _prefixes(read: _Request) -> tuple[Prefix, ...]:
     )
 
 
-def _row(
-    read: _Request,
-    kind: tuple[str, str | None],
-    ended: ReplyRecord,
-    reply: Reply,
-    answer: Answer | None,
-    position: int,
-    policy_id: int | None,
-    miscounted: bool,
-) -> TurnRow:
+def _row(turn: _Turn, answer: Answer | None, position: int) -> TurnRow:
+    read, ended, reply = turn.request, turn.ended, turn.reply
     record, mark = read.record, Marker()
     status, error = trainable.status(ended.outcome, read.endpoint, reply, answer)
     usage = reply.usage if position == 0 else None  # the sum over all choices: counted once
@@ -172,7 +179,6 @@ def _row(
     sampling_class = effective.sampling_class(read.body, defaults) if is_chat else None
     sampling_class, trained = strict.decide(sampling_class, read.body, ended.tool_calling, answer)
     history_hash, exchange_hash = _with_answer(read, answer)
-    prompt_hash = read.digests[-1] if read.digests else None
     prompt_ids = answer.prompt_ids if answer is not None else None
     return TurnRow(
         id=choice_id(read.id, position),
@@ -181,11 +187,11 @@ def _row(
         tenant=record.tenant,
         key_id=record.key_id,
         user_name=mark.text(_user(read.body)),
-        policy_id=policy_id if read.endpoint == kinds.CHAT else None,
+        policy_id=turn.policy_id if read.endpoint == kinds.CHAT else None,
         policy_version_min=version[0] if version is not None else None,
         policy_version_max=version[1] if version is not None else None,
-        kind=kind[0],
-        kind_reason=kind[1],
+        kind=read.kind,
+        kind_reason=read.kind_reason,
         endpoint=read.endpoint,
         stream=record.stream,
         model=mark.text(_text(read.body.get("model"))),
@@ -212,28 +218,30 @@ def _row(
         temperature=effective.temperature(read.body, defaults) if is_chat else None,
         untrainable_reason=trainable.untrainable_reason(
             endpoint=read.endpoint,
-            kind=kind[0],
+            kind=read.kind,
             body=read.body,
-            store_false=read.store_false,
+            store_false=turn.store_false,
             status=status,
             finish_reason=answer.finish_reason if answer is not None else None,
             capture=capture,
             has_prompt_ids=prompt_ids is not None,
-            miscounted=miscounted,
+            miscounted=turn.miscounted,
             version=version,
             sampling_class=sampling_class,
         ),
         text_altered=mark.altered or read.pieces.altered,
         history_hash=history_hash,
-        prompt_hash=prompt_hash,
+        prompt_hash=read.prompt_hash,
         exchange_hash=exchange_hash,
-        client_request_id=mark.text(
-            next((record.headers[name] for name in _IDS if name in record.headers), None)
-        ),
+        client_request_id=mark.text(_client_request_id(record.headers)),
         started_at=read.started_at,
         first_token_at=_moment_if_known(ended.first_byte_ns),
         finished_at=_moment_if_known(ended.finished_ns),
     )
+
+
+def _client_request_id(headers: Mapping[str, str]) -> str | None:
+    return next((headers[name] for name in _IDS if name in headers), None)
 
 
 def choice_id(request_id: UUID, position: int) -> UUID:
