@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import psycopg
 from numpy.typing import NDArray
-from psycopg import Connection
 from psycopg.adapt import Dumper, Loader
 from psycopg.pq import Format
 from sqlalchemy import Dialect
@@ -135,7 +135,7 @@ class _Float4Loader(Loader):
         return decode_logprobs(bytes(data))
 
 
-def register(connection: Connection[Any]) -> None:
+def register(connection: psycopg.Connection[Any]) -> None:
     """Teaches one psycopg connection these types; `store.database.engine` does so for each of its own."""
     connection.adapters.register_dumper(Int4Wire, _Int4Dumper)
     connection.adapters.register_dumper(Float4Wire, _Float4Dumper)

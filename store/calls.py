@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
+from sqlalchemy.dialects.postgresql import insert
 
 from store import spending
 from store.tables import calls

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Engine
 from learner.score.forks import TURNS_PER_TRANSACTION, Forks
 from learner.score.reward import correction, hints, reward
 from learner.teach.lessons import Lesson, Lessons
-from store import demonstrations, feedback, scores, states
+from store import demonstrations as stored_hints
+from store import feedback, scores, states
 from store.feedback import Opinion
 from store.scores import FEEDBACK, Score
 
@@ -74,6 +75,6 @@ def _score(connection: Connection, said: dict[UUID, list[Opinion]]) -> None:
             scores.record(connection, turn_id, *BY_FEEDBACK, score, injection_suspected=False)
             scored.append(turn_id)
         if corrected is not None:
-            demonstrations.record(connection, turn_id, "feedback", corrected)
+            stored_hints.record(connection, turn_id, "feedback", corrected)
     states.rescue(connection, scored)
     feedback.mark_applied(connection, list(said))

@@ -14,7 +14,8 @@ from learner.score.judge_llm import LLMJudge
 from learner.score.scorer import MAX_ATTEMPTS, Scorer
 from learner.status.read import read_from, settings_of
 from store import calls as ledger
-from store import config_model, spending
+from store import config_model
+from store import spending as costs
 from store.calls import Call
 from store.config_model import Config
 from store.scores import Score, record
@@ -42,7 +43,7 @@ def pay(connection, call):
 
 def spent(db):
     with db.connect() as connection:
-        return spending.spent(connection)
+        return costs.spent(connection)
 
 
 def test_a_cap_stops_scoring_with_what_is_in_flight_and_keeps_the_turns(db):
