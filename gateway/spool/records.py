@@ -4,9 +4,10 @@ Each has a meta object (JSON) and a body of raw bytes, as `gateway.spool.format`
 of the meta are the fields' names. Decoding ignores keys that it does not know, which a later version wrote,
 and fills in those that an earlier version did not write.
 
-Where a wrong type never did harm, it still does none: `tenant`, `path` and the values of `headers` count by
-their text, `stream` and `session_done` by their truth; a `turn_type`, an `adapter`, a version and the
-engine's defaults of another type count as missing. A request's `engine` counts only where its reply has none.
+Where a wrong type never did harm, it still does none: `tenant`, `path`, `outcome` and the values of `headers`
+count by their text, `stream` and `session_done` by their truth; a `turn_type`, an `adapter`, a version and
+the engine's defaults of another type count as missing. `engine` and `http_status` go into the turn's row as
+they are: a wrong type is found when the row is written.
 """
 
 import math
@@ -84,7 +85,7 @@ class RequestRecord:
             turn_type=_known(meta, "turn_type", str),
             session_done=bool(meta.get("session_done")),
             parent=_text_if_any(meta, "parent"),
-            engine=_text(meta, "engine"),
+            engine=meta.get("engine"),
             added=tuple([str(name) for name in added]) if isinstance(added, list) else (),
             stream=bool(meta.get("stream")),
         )
@@ -118,14 +119,14 @@ class ReplyRecord:
         meta = record.meta
         return cls(
             id=_required_text(meta, "id"),
-            outcome=_required_text(meta, "outcome") if "outcome" in meta else "interrupted",
+            outcome=str(meta.get("outcome", "interrupted")),
             body=record.body,
-            http_status=_integer(meta, "http_status"),
+            http_status=meta.get("http_status"),
             first_byte_ns=_time_if_any(meta, "first_byte_ns"),
             finished_ns=_time_if_any(meta, "finished_ns"),
             version_min=_known(meta, "version_min", int),
             version_max=_known(meta, "version_max", int),
-            engine=_text_if_any(meta, "engine"),
+            engine=meta.get("engine"),
             adapter=_known(meta, "adapter", str),
             sampling_defaults=_known(meta, "sampling_defaults", dict),
             tool_calling=_known(meta, "tool_calling", dict),
@@ -181,13 +182,8 @@ class FeedbackRecord:
 
 def decode_turn(request: Record, reply: Record | None) -> tuple[RequestRecord, ReplyRecord]:
     """The records of one turn; without a reply it was interrupted. Raises RecordError."""
-    if reply is None:
-        asked = RequestRecord.decode(request)
-        return asked, ReplyRecord(id=asked.id)
-    ended = ReplyRecord.decode(reply)
-    if ended.engine is not None:
-        request = Record(request.kind, {**request.meta, "engine": None}, request.body)
-    return RequestRecord.decode(request), ended
+    asked = RequestRecord.decode(request)
+    return asked, ReplyRecord(id=asked.id) if reply is None else ReplyRecord.decode(reply)
 
 
 @dataclass(frozen=True, slots=True)
