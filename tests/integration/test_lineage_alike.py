@@ -56,7 +56,8 @@ def test_the_others_are_not_read_by_postgres_either(ferry, db):
     with db.begin() as connection:
         connection.exec_driver_sql("analyze turns")
         connection.exec_driver_sql("set local enable_seqscan = off")
-        explained = text("explain (analyze, timing off) " + earlier._newest("prompt_hash"))
+        query = earlier._NEWEST_WITH.format(column="prompt_hash", limit=NEWEST)
+        explained = text("explain (analyze, timing off) " + query)
         plan = [line[0] for line in connection.execute(explained, given)]
     # Of each scan: the average rows of a loop, and how often it ran.
     read = [
