@@ -14,8 +14,8 @@ from store.postgres_errors import line_of
 
 _log = logging.getLogger(__name__)
 
-EVERY = 3600.0  # seconds between looks
-AGAIN = 60.0  # seconds after a look at which a table was busy
+UPKEEP_INTERVAL = 3600.0  # seconds
+BUSY_RETRY = 60.0  # seconds after a look at which a table was busy
 
 
 @dataclass(slots=True)
@@ -45,6 +45,6 @@ class Upkeep:
             if not isinstance(error.orig, psycopg.errors.LockNotAvailable | psycopg.errors.CheckViolation):
                 raise
             _log.warning("partitions are left as they are for a minute: %s", line_of(error))
-            self._next = now + AGAIN
+            self._next = now + BUSY_RETRY
         else:
-            self._next = now + EVERY
+            self._next = now + UPKEEP_INTERVAL

@@ -123,7 +123,7 @@ class GatewayApp:
     async def _save_counts(self) -> None:
         while True:
             self.health.metrics.save(len(self.health.turns))
-            await asyncio.sleep(metrics.EVERY)
+            await asyncio.sleep(metrics.SAVE_SECONDS)
 
     async def _stop(self) -> None:
         if self.health.turns:

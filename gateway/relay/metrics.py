@@ -17,7 +17,7 @@ import orjson
 from gateway.drain import report
 from gateway.spool.writer import SpoolWriter
 
-EVERY = 1.0  # seconds between two writes of a worker's counts
+SAVE_SECONDS = 1.0  # between two writes of a worker's counts
 Sample = tuple[Mapping[str, object], float]
 
 #: name → type and help; docs/operations.md explains them.

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 
 from learner.score.judge import Judge
 from learner.score.parallel import in_parallel
-from learner.score.polling import Polling
+from learner.score.polling import VoteCollector
 from learner.score.scorer import LEASE_MARGIN_SECONDS
 from learner.score.suspicion import suspects_injection
 from learner.score.tally import ScoreCounter, ScoreReport
@@ -41,7 +41,7 @@ class History:
         self, engine: Engine, judge: Judge, window: Window, stopping: Callable[[], bool] = lambda: False
     ) -> None:
         self._engine, self._judge, self._window, self._stopping = engine, judge, window, stopping
-        self._polling = Polling(engine, judge)
+        self._collector = VoteCollector(engine, judge)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:history"
         self._turns = self._pages()
         self._lock = Lock()
@@ -77,8 +77,8 @@ class History:
             return
         claim = replace(claim, next_turn_id=next_turn_id)
         tally.claimed()
-        case = self._polling.case(claim)
-        cast = self._polling.votes(claim, case) if case is not None else []
+        case = self._collector.case(claim)
+        cast = self._collector.votes(claim, case) if case is not None else []
         suspected = case is not None and suspects_injection(case)
         quorum = self._judge.votes if suspected else self._judge.quorum
         score = decide(cast, quorum, unanimous=suspected)

@@ -1,4 +1,4 @@
-"""Getting a claimed turn judged: what was voted before is kept, what is missing is asked for, all is written.
+"""Collects the votes on a claimed turn: those of earlier tries are kept, missing ones asked for, all written.
 
 No transaction is open while a judge thinks. A vote is written as soon as it is there, so that a crash pays
 for no vote twice but those in flight.
@@ -16,7 +16,7 @@ from store.states import Claim, ClaimLostError
 from store.votes import Vote
 
 
-class Polling:
+class VoteCollector:
     """The votes of one judge, of as many turns at once as its caller has threads."""
 
     def __init__(self, engine: Engine, judge: Judge) -> None:

@@ -24,7 +24,7 @@ from learner.score.judge import Judge, RulesJudge
 from learner.score.judge_llm import LLMJudge
 from learner.score.next_state import Case
 from learner.score.parallel import in_parallel
-from learner.score.polling import Polling
+from learner.score.polling import VoteCollector
 from learner.score.rules import RULES
 from learner.score.suspicion import suspects_injection
 from learner.score.tally import ScoreCounter, ScoreReport
@@ -68,7 +68,7 @@ class Scorer:
         self._engine = engine
         self._judge = judge
         self._train_truncated = config.batch.truncated == "train"
-        self._polling = Polling(engine, judge)
+        self._collector = VoteCollector(engine, judge)
         self._lessons = Lessons(engine, config)
         self._evidence = Evidence(engine, self._lessons, now)
         self._stopping = stopping
@@ -117,13 +117,13 @@ class Scorer:
 
     def _score(self, claim: Claim, tally: ScoreCounter) -> None:
         reason = unwanted(claim.sampling_class, train_truncated=self._train_truncated)
-        case = self._polling.case(claim) if reason is None else None
+        case = self._collector.case(claim) if reason is None else None
         if case is None:
             with self._engine.begin() as connection:
                 states.finish(connection, claim, Stage.DROPPED, reason or "no_next_state")
             tally.ended(Stage.DROPPED)
             return
-        self._conclude(claim, case, self._polling.votes(claim, case), tally)
+        self._conclude(claim, case, self._collector.votes(claim, case), tally)
 
     def _conclude(self, claim: Claim, case: Case, cast: list[Vote], tally: ScoreCounter) -> None:
         suspected = suspects_injection(case)

@@ -13,13 +13,13 @@ import torch
 
 from learner.teach.choose import by_effect
 from learner.train import model
-from learner.train.ledger import Ledger, Work
+from learner.train.ledger import StepStore, Work
 from learner.train.sample import Sample
 from learner.train.weights import Weights
 from store.hints import AlternativeHint
 
 
-def choose_hints(ledger: Ledger, token: int, weights: Weights, work: Work) -> Work:
+def choose_hints(step_store: StepStore, token: int, weights: Weights, work: Work) -> Work:
     """The work with each turn's most effective hint, which is also written to `samples`.
 
     Raises:
@@ -32,7 +32,7 @@ def choose_hints(ledger: Ledger, token: int, weights: Weights, work: Work) -> Wo
         sample.turn_id: most_effective(weights, sample, work.alternatives[sample.turn_id])
         for sample in several
     }
-    ledger.choose_hints(token, work, {turn: hint.hint_id for turn, hint in best.items()})
+    step_store.choose_hints(token, work, {turn: hint.hint_id for turn, hint in best.items()})
     samples = [_told(s, best[s.turn_id]) if s.turn_id in best else s for s in work.samples]
     return replace(work, samples=samples)
 

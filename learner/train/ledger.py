@@ -59,7 +59,9 @@ def owner(checkpoints: Path) -> str:
     return path.read_text()
 
 
-class Ledger:
+class StepStore:
+    """One policy's training in the database. `checkpoints`: the folder that names who trains."""
+
     def __init__(self, engine: Engine, policy: str, checkpoints: Path) -> None:
         self.engine, self.policy, self.checkpoints = engine, policy, checkpoints
         self.lease = f"trainer:{policy}"

@@ -35,7 +35,7 @@ from learner.train import (
 )
 from learner.train.checkpoint import StepRecord
 from learner.train.guard import Refusal, refuse
-from learner.train.ledger import Ledger, Work
+from learner.train.ledger import StepStore, Work
 from learner.train.objective import Totals
 from learner.train.weights import LoraWeights, Weights
 from store.config_learning import LossSettings
@@ -88,7 +88,7 @@ class Trainer:
         self.config = config
         self.checkpoints = paths.checkpoints(config.policy.name).resolve()
         self.versions = paths.versions(config.policy.name).resolve()
-        self.ledger = Ledger(engine, config.policy.name, self.checkpoints)
+        self.step_store = StepStore(engine, config.policy.name, self.checkpoints)
         self._loaded: _LoadedModel | None = None
 
     def recover(self) -> list[int]:
@@ -96,8 +96,8 @@ class Trainer:
         adopted: list[int] = []
         for path in folder.numbered(self.checkpoints).values():
             record = checkpoint.read_record(path)
-            if self.ledger.awaits(record):
-                self.ledger.write(self.ledger.acquire(), record)
+            if self.step_store.awaits(record):
+                self.step_store.write(self.step_store.acquire(), record)
                 log.info("adopted step %d of batch %d from its checkpoint", record.number, record.batch_id)
                 adopted.append(record.batch_id)
         return adopted
@@ -109,17 +109,17 @@ class Trainer:
         from is gone; ValueError where the batch is not closed. The batch can then be trained again.
         """
         began = time.monotonic()
-        token = self.ledger.acquire()
-        work = self.ledger.read(batch_id, self.config)
+        token = self.step_store.acquire()
+        work = self.step_store.read(batch_id, self.config)
         if work.outdated:
             return self._skip(token, work, "not_an_ancestor", began)
         loaded = self._at(work)
-        work = hints.choose_hints(self.ledger, token, loaded.weights, work)
+        work = hints.choose_hints(self.step_store, token, loaded.weights, work)
         update = self._update(loaded, work)
         if isinstance(update, Refusal):
             return self._skip(token, work, update.reason, began, update.detail)
         record = self._make_durable(loaded, work, update, began)
-        self.ledger.write(token, record)
+        self.step_store.write(token, record)
         loaded.version = record.version
         self._prune(work.policy.id)
         return StepReport(
@@ -129,7 +129,7 @@ class Trainer:
     def _skip(
         self, token: int, work: Work, reason: str, began: float, detail: str | None = None
     ) -> StepReport:
-        self.ledger.skip(token, work, reason, detail)
+        self.step_store.skip(token, work, reason, detail)
         return StepReport(work.batch.id, "skipped", reason, None, None, None, time.monotonic() - began)
 
     def _at(self, work: Work) -> _LoadedModel:
@@ -184,7 +184,7 @@ class Trainer:
 
     def _make_durable(self, loaded: _LoadedModel, work: Work, update: _Update, began: float) -> StepRecord:
         """Writes the version, then the checkpoint; with the latter the step counts."""
-        version = self.ledger.next_version(work.policy.id)
+        version = self.step_store.next_version(work.policy.id)
         path = self.versions / str(version)
         self._export(loaded, path)
         seconds = time.monotonic() - began
@@ -219,7 +219,7 @@ class Trainer:
 
     def _prune(self, policy_id: int) -> None:
         newest = self.config.trainer.keep_checkpoints
-        kept = self.ledger.kept(policy_id)
+        kept = self.step_store.kept(policy_id)
         prune.prune(self.checkpoints, newest, [number for _, number in kept if number is not None])
         prune.prune(self.versions, newest, [version for version, _ in kept])
 

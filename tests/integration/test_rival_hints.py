@@ -66,10 +66,10 @@ def test_a_replay_chooses_the_same_hint_and_an_earlier_or_a_later_lesson_takes_n
     trainer = Trainer(db, settings)
     seen = []
     for _ in range(2):
-        work = trainer.ledger.read(batch_id, settings)
+        work = trainer.step_store.read(batch_id, settings)
         assert [len(of) for of in work.alternatives.values()] == [2]
-        token = trainer.ledger.acquire()
-        told = choosing.choose_hints(trainer.ledger, token, trainer._at(work).weights, work)
+        token = trainer.step_store.acquire()
+        told = choosing.choose_hints(trainer.step_store, token, trainer._at(work).weights, work)
         seen.append(
             (rows(db, TOLD), [s.hinted_prompt.tolist() for s in told.samples if s.hinted_prompt is not None])
         )
@@ -80,18 +80,18 @@ def test_a_hint_that_would_be_too_long_to_train_is_no_rival(db, settings):
     long = np.random.default_rng(1).integers(0, 512, 24).astype(np.int32)
     lesson(db, 1, ("too long to train", long), ("short", PROMPT))
     batch_id = close(db, settings)
-    assert Trainer(db, settings).ledger.read(batch_id, settings).alternatives == {}
+    assert Trainer(db, settings).step_store.read(batch_id, settings).alternatives == {}
 
 
 def test_a_trainer_that_lost_its_lease_chooses_nothing(db, settings):
     lesson(db, 1, ("moves", moving(1)), ("a long one that changes nothing", PROMPT))
     batch_id = close(db, settings)
     trainer = Trainer(db, settings)
-    work = trainer.ledger.read(batch_id, settings)
-    old = trainer.ledger.acquire()
-    trainer.ledger.acquire()
+    work = trainer.step_store.read(batch_id, settings)
+    old = trainer.step_store.acquire()
+    trainer.step_store.acquire()
     with pytest.raises(LeaseLostError):
-        choosing.choose_hints(trainer.ledger, old, trainer._at(work).weights, work)
+        choosing.choose_hints(trainer.step_store, old, trainer._at(work).weights, work)
     assert rows(db, TOLD) == [("a long one that changes nothing",)]
 
 

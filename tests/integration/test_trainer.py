@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from learner.batch.collect import ClosedBatch, close_batch
 from learner.train import checkpoint, export, folder, model, objective
-from learner.train.ledger import Ledger, TrainerBusyError
+from learner.train.ledger import StepStore, TrainerBusyError
 from learner.train.trainer import Trainer
 from store import leases, versions
 from tests.fakes.training import NOW, config, fill, make_live, make_policy, newest_unpublished, rows
@@ -168,7 +168,7 @@ CRASHES = [
     (export, "write_merged", "after"),
     (checkpoint, "write", "before"),
     (checkpoint, "write", "after"),
-    (Ledger, "write", "after"),
+    (StepStore, "write", "after"),
 ]
 
 
@@ -350,7 +350,7 @@ def test_a_trainer_that_lost_its_lease_writes_nothing(db, tmp_path, monkeypatch)
     real = objective.accumulate
 
     def overtaken(*args):
-        Ledger(db, "default", trainer.checkpoints).acquire()
+        StepStore(db, "default", trainer.checkpoints).acquire()
         return real(*args)
 
     monkeypatch.setattr(objective, "accumulate", overtaken)
