@@ -73,7 +73,7 @@ def _moment(said: str) -> object:
 
 
 def _add_moves(verbs: Any, common: argparse.ArgumentParser) -> None:
-    """What a person does with versions that are there already."""
+    """Adds the verbs that work on existing versions."""
     rollback = verbs.add_parser("rollback", help=MOVES["rollback"], parents=[common])
     rollback.add_argument("--to", type=int, metavar="N", help="this version; default: what was live before")
     rollback.add_argument("--because", metavar="TEXT", help="kept with the version that is left")

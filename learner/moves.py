@@ -1,4 +1,4 @@
-"""`learner publish --version|--share`, `rollback`, `pin`, `versions`: a person moves the live pointer."""
+"""`learner publish --version|--share`, `rollback`, `pin`, `versions`: commands that move the live pointer."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`learner score --since …` and `learner calibrate`: what is done with history, from the shell."""
+"""`learner score --since …` and `learner calibrate`: commands on the history."""
 
 import argparse
 import json

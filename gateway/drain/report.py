@@ -73,7 +73,7 @@ def read(path: Path) -> DrainerReport | None:
 
 
 def standstill(report: DrainerReport | None, waiting_bytes: int, now: float) -> str | None:
-    """Why turns wait in the spool and none is written; None where none waits, or the drainer advances.
+    """The reason why turns wait in the spool and none is written; None: none waits, or the drainer advances.
 
     Args:
         report: the drainer's last one.

@@ -1,7 +1,7 @@
 """Loads and unloads the adapters besides the live one, as beside.py plans it.
 
 Unloading waits for the adapter's last requests, for as long as they take, so it runs in a thread: the
-reconciler never waits with it. While it runs, the engine takes no other adapter.
+reconciler never waits for it. While it runs, the engine takes no other adapter.
 """
 
 import logging
@@ -36,7 +36,7 @@ def in_a_thread(work: Callable[[], None]) -> Callable[[], bool]:
 
 
 class Adapters:
-    """What is remembered of one engine's adapters."""
+    """One engine's adapters: which are loaded and verified, and since when each is unused."""
 
     def __init__(self, control: Control, policy: str, spawn: Spawn, clock: Callable[[], float]) -> None:
         self._control = control

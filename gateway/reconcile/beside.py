@@ -54,11 +54,11 @@ class EngineAdapters:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do with an engine's adapters now."""
+    """The adapters to load, to unload, and to send traffic to."""
 
     load: tuple[Target, ...]
     unload: tuple[str, ...]  # oldest first; the caller does one at a time
-    serve: frozenset[str]  # adapters beside the live one that get traffic once they are loaded
+    serve: frozenset[str]  # extra adapters that get traffic once they are loaded
 
 
 def plan(engine: EngineAdapters, live: Target, extra: ExtraAdapters) -> Plan:

@@ -1,7 +1,7 @@
-"""What the reconciler reads from Postgres and writes to it, while Postgres may be away.
+"""The reconciler's database access, which goes on while Postgres is away.
 
-Away, the last version that was verified stays the target, and what should have been written waits: an engine
-that restarts meanwhile is still brought back to it, and users notice nothing.
+Meanwhile the last version that was verified stays the target, and what should have been written waits. An
+engine that restarts then is still brought back to that version, and users notice nothing.
 """
 
 import logging
@@ -164,7 +164,7 @@ class ReconcilerStore:
         return LiveVersion(version, base, self._target(version), extra, rows)
 
     def _read_extra(self, connection: Connection, live: Version) -> tuple[ExtraAdapters, dict[int, Version]]:
-        """What goes to sessions beside the live version; only adapters can."""
+        """The versions that some sessions get beside the live one; only adapters can."""
         trial = publishing.pointers(connection, live.policy_id).trial
         found = {}
         if self._pin_seconds and live.form == "adapter":

@@ -1,4 +1,4 @@
-"""Whether an engine may hear of a checkpoint: complete, readable, finite, and of the base model's shape.
+"""Checks a checkpoint before any engine is told of it: complete, readable, finite, the base model's shapes.
 
 SGLang dies on a checkpoint of another shape, silently skips a tensor that is misspelt, and crashes at the
 first use of an adapter that does not fit; so nothing reaches it that was not compared with the base model.
@@ -73,7 +73,7 @@ def _shape_problem(
 
 
 def full_problem(ours: Mapping[str, Tensor], base: Mapping[str, Tensor], *, tied: bool) -> str | None:
-    """Why these tensors cannot replace the base model's; None where they can.
+    """The reason why these tensors cannot replace the base model's; None where they can.
 
     `tied`: the head is the embedding, so that either of the two may be written once or twice.
     """
@@ -93,7 +93,7 @@ def full_problem(ours: Mapping[str, Tensor], base: Mapping[str, Tensor], *, tied
 
 
 def adapter_problem(ours: Mapping[str, Tensor], base: Mapping[str, Tensor], rank: int | None) -> str | None:
-    """Why this PEFT adapter does not fit the base model; None where it does.
+    """The reason why this PEFT adapter does not fit the base model; None where it does.
 
     For a base weight [out, in]: `lora_A` is [rank, in] and `lora_B` [out, rank].
     """
@@ -132,7 +132,7 @@ def _lacks_of_fused(
 
 
 def is_tied(base: Path) -> bool:
-    """Whether a model's head is its embedding."""
+    """Returns True where a model's head is its embedding."""
     return _read_json(base / "config.json").get("tie_word_embeddings") is True
 
 

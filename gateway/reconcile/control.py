@@ -1,4 +1,4 @@
-"""SGLang's control side, as typed calls. Never on a request path.
+"""SGLang's control calls, typed. Never on a request path.
 
 Three of its habits shape this file: an update may answer 400 although the weights changed, a label moves only
 when it is sent along, and a paused engine fails its own readiness check.
@@ -104,7 +104,7 @@ class Control:
         return Health.PAUSED if alive else Health.STARTING
 
     def model_info(self) -> ModelInfo | None:
-        """What the engine says it holds; None: it has no such call, so it is no SGLang."""
+        """The weights that the engine says it has; None: it has no such call, so it is no SGLang."""
         response = self._send("GET", "/model_info", None, self._look)
         if response.status_code == 404:
             return None
@@ -192,8 +192,8 @@ class Control:
         """
         body: dict[str, Any] = {
             "input_ids": list(ids),
-            # Nothing is sampled, yet a temperature of 0 would send everybody who runs beside it through the
-            # engine's slow sampler (a sort of the vocabulary) until the engine is idle for once.
+            # Nothing is sampled, yet a temperature of 0 would send all requests that run at the time through
+            # the engine's slow sampler (a sort of the vocabulary) until the engine is idle.
             "sampling_params": {"temperature": 1, "max_new_tokens": 0},
             "return_logprob": True,
             # One token earlier: the first entry of the answer is always null.
@@ -210,7 +210,7 @@ class Control:
         return str(self._checked()["per_engine_checksum"])
 
     def checksums(self) -> list[dict[str, str]]:
-        """Of every tensor as the engine holds it (fused, or a rank's slice), by name: one mapping a rank."""
+        """Of every tensor as the engine has it (fused, or a rank's slice), by name: one mapping per rank."""
         return [rank["checksums"] for rank in self._checked()["ranks"]]
 
     def _checked(self) -> Any:

@@ -1,4 +1,4 @@
-"""What the reconciler does with one engine: decisions from values to values, no I/O.
+"""Decides what the reconciler does with one engine: values to values, no I/O.
 
     look ─► View ┐
     Memory ──────┼─► decide ─► Decision: an act (wait | resume | verify | load) and a route for the workers
@@ -26,7 +26,7 @@ _LONGEST_RETRY_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the live pointer shows."""
+    """A version that an engine should serve."""
 
     version: int
     form: Form
@@ -36,7 +36,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one look at an engine showed."""
+    """An engine as one look at it showed it."""
 
     health: Health
     dialect: str | None = None  # sglang | plain; None: it did not say
@@ -173,7 +173,7 @@ def serving(memory: Memory) -> Route:
 
 
 def after(memory: Memory, before: Memory, target: Target, outcome: Outcome, now: float) -> Memory:
-    """What is known when an act ended. `before`: what was known before it began."""
+    """The memory when an act has ended. `before`: the memory before it began."""
     if isinstance(outcome, Loaded):
         return Memory((target.version, target.version), target.adapter, memory.dialect)
     kept = memory if outcome.touched else replace(before, dialect=memory.dialect)
@@ -186,7 +186,7 @@ def after(memory: Memory, before: Memory, target: Target, outcome: Outcome, now:
 
 
 def gives_up(memory: Memory, target: Target) -> bool:
-    """Whether the target failed so often that it should be refused."""
+    """Returns True where the target failed so often that it should be refused."""
     return target.version > 0 and memory.failed == target.version and memory.failures >= MAX_TRIES
 
 
@@ -214,7 +214,7 @@ def _silent(memory: Memory, now: float) -> Decision:
 
 
 def _holds(view: View, memory: Memory) -> bool:
-    """Whether the engine still has what was verified."""
+    """Returns True where the engine still has what was verified."""
     if memory.updating or memory.span is None:
         return False
     if memory.adapter is not None:
@@ -223,7 +223,7 @@ def _holds(view: View, memory: Memory) -> bool:
 
 
 def _claims(view: View, target: Target) -> bool:
-    """Whether the engine says that it has the target."""
+    """Returns True where the engine says that it has the target."""
     if target.adapter is not None:
         return target.adapter in view.adapters and label_version(view.label) == 0
     return label_version(view.label) == target.version
@@ -238,7 +238,7 @@ def _current(view: View, memory: Memory, target: Target) -> Route:
 
 
 def _as_it_is(view: View, memory: Memory) -> Route:
-    """Nobody knows the live version: users are served by what is there, under the version that it states."""
+    """The route while the live version is unknown: the engine serves the version that it states."""
     if _holds(view, memory):
         return _route(memory, "ready", "the live version is unknown")
     version = label_version(view.label)

@@ -1,4 +1,4 @@
-"""What an engine takes for the sampling fields that a chat request leaves out.
+"""Reads an engine's sampling defaults: what it takes for the fields that a chat request leaves out.
 
 With `--sampling-defaults model`, which is its own choice, SGLang takes them from the `generation_config.json`
 of the folder that it was started with: a weight update or an adapter changes nothing in it. No reply tells
@@ -46,7 +46,7 @@ def _of_model(info: ServerInfo) -> dict[str, Any]:
 
 
 def preferred(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What `--preferred-sampling-params` does to chat: a chat request overrides all else."""
+    """The part of `--preferred-sampling-params` that holds for chat, where a request overrides all else."""
     added = {name: params[name] for name in _PREFERRED if params.get(name)}
     if added.get("beam_width") == 1:
         del added["beam_width"]

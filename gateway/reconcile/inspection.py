@@ -1,4 +1,4 @@
-"""What is known of a version before and after an engine has it: its folder, its probe, its tensors.
+"""Inspects a version before an engine gets it, and compares the engine's tensors with it afterwards.
 
 A version's folder is read whole once, however many engines load it and however often.
 """
@@ -37,7 +37,7 @@ class Inspector:
         self._expected: tuple[Inspected | None, frozenset[str], dict[str, str]] = (None, frozenset(), {})
 
     def inspect(self, version: Version, base: Path) -> Inspected:
-        """Raises BadCheckpointError or BadProbeError with the sentence why no engine may hear of it."""
+        """Raises BadCheckpointError or BadProbeError, which says why no engine may get the version."""
         key = _state_of(version)
         if self._good is None or self._good[0] != key:
             self._good = (key, _inspect(version, base))
@@ -57,7 +57,7 @@ class Inspector:
             self._sums(inspected, self._names.get(control.url, frozenset()))
 
     def agreement(self, control: Control, inspected: Inspected) -> Agreement | str:
-        """How the engine's tensors agree with a version's; in words why they could not be compared.
+        """The agreement of the engine's tensors with a version's; a text: why they could not be compared.
 
         Raises ControlError.
         """

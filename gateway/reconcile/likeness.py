@@ -1,7 +1,7 @@
-"""Whether a version still is of its base model: tokenizer, chat template and configuration unchanged.
+"""Checks that a version has its base model's tokenizer, chat template and configuration.
 
 An engine keeps its own tokenizer when weights are swapped. A version that was trained with another one would
-be served with wrong ids, and nobody would see it but in its answers.
+be served with wrong ids, which only its answers would show.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ _NOTES = frozenset({"_name_or_path", "name_or_path", "transformers_version", "to
 
 
 def likeness_problem(folder: Path, base: Path, form: str) -> str | None:
-    """What a version changed that engines would not follow; None where nothing.
+    """The change of a version that engines would not follow; None where there is none.
 
     An adapter folder may leave the files out; what it has must be the base model's.
     """
@@ -41,7 +41,7 @@ def likeness_problem(folder: Path, base: Path, form: str) -> str | None:
 
 
 def quantisation(base: Path) -> str | None:
-    """How a base model's weights are quantised; None where they are not."""
+    """The method by which a base model's weights are quantised; None where they are not."""
     found = _json(base / "config.json").get("quantization_config")
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Whether an engine computes what the trainer computed: log-probabilities of fixed prompts, compared.
+"""Compares what an engine computes with what the trainer computed: log-probabilities of fixed prompts.
 
 Catches weights that were dropped, tied wrongly or half read. Two runs of the same tokens differ by about 0.05
 nats, so it cannot catch more than gross faults.
@@ -40,14 +40,14 @@ def parse(probe: Mapping[str, Any], vocabulary: int | None) -> list[ProbePrompt]
 
 
 def vocabulary(tensors: Mapping[str, Tensor]) -> int | None:
-    """How many ids a model knows: the rows of its embedding; None where it has none by that name."""
+    """The number of ids that a model knows: the rows of its embedding; None where it has no such tensor."""
     rows = (tensor.shape[0] for name, tensor in tensors.items() if name.endswith("embed_tokens.weight"))
     return next(rows, None)
 
 
 def compare(prompts: Sequence[ProbePrompt], measured: Sequence[Sequence[float | None]]) -> Difference:
     """`measured`: the engine's log-probabilities of each prompt's ids[1:]. A value that is missing or no
-    number makes the difference infinite: an engine that answers NaN serves nobody."""
+    number makes the difference infinite: an engine that answers NaN must not serve."""
     gaps = [
         abs(ours - theirs) if theirs is not None and math.isfinite(theirs) else math.inf
         for prompt, values in zip(prompts, measured, strict=True)

@@ -2,7 +2,7 @@
 
 Full weights: pause in place → load without flush → continue → read back → verify. Running requests go on with
 the new weights over their old caches; whatever comes later carries the version as `cache_salt`.
-An adapter: load beside the old one → probe. Nobody waits.
+An adapter: load beside the old one → probe. No request waits.
 """
 
 import math
@@ -74,7 +74,7 @@ def verify(
 
 
 def _found(target: Target, version: Inspected, tensors: Agreement | str | None) -> dict[str, Any]:
-    """What `publications.probe` says before the log-probabilities are compared."""
+    """The content of `publications.probe` before the log-probabilities are compared."""
     found: dict[str, Any] = {}
     if not version.prompts:
         found["missing"] = "the base model" if target.version == 0 else "its row has no probe"

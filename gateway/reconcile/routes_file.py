@@ -44,7 +44,7 @@ def other_versions(extra: ExtraAdapters) -> OtherVersions:
 
 
 def remember(path: Path) -> dict[str, Memory]:
-    """What a predecessor knew, by engine URL; empty where there is no file or it cannot be read."""
+    """The memories of a predecessor, by engine URL; empty where there is no file or it cannot be read."""
     try:
         routes = load(path.read_bytes())
     except (OSError, BadRoutesError):

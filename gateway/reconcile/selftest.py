@@ -1,5 +1,5 @@
-"""What an engine gives of its tokens, asked once after each start: a flag of another dialect is ignored
-without a word, and a parser that is missing loses log-probabilities without one.
+"""Examines once after each start what an engine tells of its tokens: a flag of another dialect is ignored
+silently, and a missing parser loses log-probabilities silently.
 
 Two short requests tell: which dialect of capture fields it understands, whether every token of an answer
 has its log-probability, and whether a stream gives that of the token that stopped it.
@@ -35,8 +35,8 @@ class Verdict:
     complaint: str | None = None  # what its answers lack
 
 
-#: The same tokens twice. SGLang keeps the slow sampler that a temperature of 0 needs for everybody who runs
-#: beside it, until it is idle for once.
+#: The same tokens twice. SGLang keeps the slow sampler that a temperature of 0 needs for all requests that
+#: run at the time, until it is idle.
 _NEARLY_GREEDY = 0.01
 
 
@@ -78,7 +78,7 @@ def _of_stream(ask: Ask, body: Mapping[str, Any], dialect: str, known: Answer) -
 
 
 class SelfTests:
-    """Examines engines beside the reconciler's own work, which never waits for it."""
+    """Examines engines in threads of its own: the reconciler never waits for it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Whether an engine holds the tensors of a checkpoint: checksums, compared. Pure.
+"""Compares an engine's tensors with a checkpoint's by their checksums. Pure.
 
 On a CPU an engine's checksum of a tensor is the first eight bytes of the SHA-256 of its numbers, so it can be
 computed from the checkpoint's files. An engine fuses some tensors and slices them over ranks; what it hashes
@@ -18,11 +18,11 @@ _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many of an engine's tensors are the checkpoint's, and the first that is not."""
+    """How an engine's tensors compare with the checkpoint's."""
 
-    same: int
+    same: int  # tensors
     other: int
-    first_other: str | None
+    first_other: str | None  # by name
 
 
 def parts(name: str, known: Iterable[str], *, tied: bool) -> tuple[str, ...]:

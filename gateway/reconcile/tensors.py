@@ -1,4 +1,4 @@
-"""What a safetensors file holds, read from its header alone: no tensor library, no tensor data.
+"""Reads the tensors of a safetensors file from its header alone: no tensor library, no tensor data.
 
 file   = header length u64 | header (JSON) | data        (little-endian)
 header = {name: {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {…}}

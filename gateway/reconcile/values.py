@@ -1,4 +1,4 @@
-"""Whether a checkpoint's numbers are numbers, read from the bytes alone."""
+"""Finds NaN and infinities in a checkpoint, from the bytes alone."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ _EXPONENTS: dict[str, tuple[str, int]] = {
 
 
 def values_problem(tensors: Mapping[str, Stored]) -> str | None:
-    """Which tensor holds a value that is not finite; None where none does. Reads every byte."""
+    """The sentence that names a tensor with a value that is not finite; None: all are. Reads every byte."""
     for name, stored in tensors.items():
         if not is_finite(stored.tensor.dtype, stored.read()):
             return f"its tensor {name} holds a value that is not finite"

@@ -1,4 +1,4 @@
-"""How many token ids an engine's model knows: an id beyond kills SGLang on a CPU.
+"""Reads the number of token ids that an engine's model knows: an id beyond it kills SGLang on a CPU.
 
 No reply of SGLang 0.5.23 says it: neither /server_info nor /model_info. It takes `vocab_size` of the model's
 config.json, and /model_info names the folder, so the same file is read here where this machine has it.
@@ -35,7 +35,7 @@ def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 class Vocabularies:
-    """The sizes by engine URL, each read once for a state of its file."""
+    """The sizes by engine URL; a file is read again when it has changed."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int | None] = {}

@@ -1,4 +1,4 @@
-"""What a request may hold before any engine hears of it: no private fields, no impossible ids. Pure.
+"""Refuses requests that no engine may get: private fields, impossible token ids, too many answers. Pure.
 
 Only keys that are there are looked at, so an ordinary body costs a few look-ups, whatever its length.
 """
@@ -106,7 +106,7 @@ def check_ids(path: str, body: Mapping[str, Any], vocabulary: int | None) -> Non
 
 
 def _ids_in(value: object, *, texts: bool) -> list[object]:
-    """Whatever stands where ids stand, in one list; what is a text is left out where `texts` may be."""
+    """All values in the place of ids, in one list; texts are left out where `texts` are allowed."""
     if not isinstance(value, list):
         return [] if texts else [value]
     kinds = set(map(type, value))
@@ -122,7 +122,7 @@ def _ids_in(value: object, *, texts: bool) -> list[object]:
 
 
 def _wrong(ids: list[Any], vocabulary: int | None) -> list[object]:
-    """The first id that is none, in a list of its own."""
+    """The first value that is no id, in a list of its own; empty where there is none."""
     below = float("inf") if vocabulary is None else vocabulary
     if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < below):
         return []

@@ -1,4 +1,4 @@
-"""Whether this worker lives, is ready, and what an operator should look at."""
+"""The health of one worker: alive, ready, and the warnings for an operator."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ _CAPTURE_RETRY_SECONDS = 300.0
 
 
 class Health:
-    """What the request path notices, and the answers of /healthz and /readyz."""
+    """Collects what turns notice of the engines, and answers /healthz and /readyz."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Health:
         self.turns: set[asyncio.Task[None]] = set()
 
     def captures(self, url: str) -> bool:
-        """Whether an engine is known to give token ids: then a 400 is about the request itself."""
+        """Returns True where an engine is known to give token ids: then a 400 is about the request itself."""
         return self._capturing.get(url, False)
 
     def may_capture(self, url: str) -> bool:
-        """Whether to ask an engine for token ids: it has not refused to just now."""
+        """Returns True where an engine may be asked for token ids: it has not refused them lately."""
         return self._refused_until.get(url, 0.0) <= self._clock()
 
     def saw_ids(self, url: str, seen: bool) -> None:
@@ -81,7 +81,7 @@ class Health:
         return {"ready": not reasons, "reasons": reasons, "warnings": self.warnings(), "engines": engines}
 
     def warnings(self) -> list[str]:
-        """What works, but should not stay so."""
+        """The sentences about what works, but should not stay so."""
         warnings = [
             f"no token ids from {url}: its turns cannot be trained"
             for url, capturing in self._capturing.items()

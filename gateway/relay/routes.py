@@ -61,7 +61,7 @@ class Router:
         self._familiar: OrderedDict[object, str] = OrderedDict()
 
     def routes(self) -> Routes:
-        """What holds now; the configured engines, of unknown version, where there is no routes file."""
+        """The routes now; without a routes file, the configured engines at unknown versions."""
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
