@@ -9,8 +9,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -69,6 +69,37 @@ class Stopwatch:
             self.run()
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerCounts:
+    """The counts of one worker since its start, as it leaves them for the others in a file."""
+
+    requests: tuple[tuple[str, int, int], ...] = ()  # endpoint, HTTP status, number
+    refused: Mapping[str, int] = field(default_factory=dict)  # code of the refusal → number
+    at_deaths: int = 0  # requests that were in flight when their engine died
+    in_flight: int = 0  # turns, now
+    own_seconds: float = 0.0  # in `own_count` requests, the engine's time excluded
+    own_count: int = 0
+    lost: int = 0  # turns that were served and not recorded
+    unrecorded: Mapping[str, int] = field(default_factory=dict)  # reason → number
+
+    def encode(self) -> bytes:
+        """The JSON in the file."""
+        return orjson.dumps(self)
+
+    @classmethod
+    def decode(cls, text: bytes) -> "WorkerCounts":
+        """Fields of a later release are ignored; missing ones have their defaults.
+
+        Raises ValueError where the text is no JSON object.
+        """
+        stored = orjson.loads(text)
+        if not isinstance(stored, dict):
+            raise ValueError("these are no counts")  # noqa: TRY004 (a bad file, not a bad call)
+        known = {name.name: stored[name.name] for name in fields(cls) if name.name in stored}
+        requests = tuple((endpoint, status, n) for endpoint, status, n in known.pop("requests", ()))
+        return cls(requests=requests, **known)
+
+
 class Metrics:
     """One worker's counts; `folder` is where every process of this gateway leaves its own."""
 
@@ -103,22 +134,22 @@ class Metrics:
 
     def save(self, in_flight: int) -> None:
         """Leaves the counts for the other workers. A full disk costs only what they show."""
-        counts = {
-            "requests": [[endpoint, status, n] for (endpoint, status), n in self._requests.items()],
-            "refused": dict(self._refused),
-            "at_deaths": self._at_deaths,
-            "in_flight": in_flight,
-            "own_seconds": self._own_seconds,
-            "own_count": self._own_count,
-            "lost": self._spool.lost,
-            "unrecorded": dict(self._unrecorded),
-        }
+        counts = WorkerCounts(
+            requests=tuple((endpoint, status, n) for (endpoint, status), n in self._requests.items()),
+            refused=dict(self._refused),
+            at_deaths=self._at_deaths,
+            in_flight=in_flight,
+            own_seconds=self._own_seconds,
+            own_count=self._own_count,
+            lost=self._spool.lost,
+            unrecorded=dict(self._unrecorded),
+        )
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / f"worker-{os.getpid()}.json"
-            beside = path.with_suffix(".tmp")
-            beside.write_bytes(orjson.dumps(counts))
-            os.replace(beside, path)
+            draft = path.with_suffix(".tmp")
+            draft.write_bytes(counts.encode())
+            os.replace(draft, path)
 
     def close(self) -> None:
         (self._folder / f"worker-{os.getpid()}.json").unlink(missing_ok=True)
@@ -163,23 +194,20 @@ def _labels(labels: Mapping[str, object]) -> str:
     return f"{{{listed}}}" if listed else ""
 
 
-def _of_worker(pid: int, counts: Mapping[str, Any]) -> dict[str, list[Sample]]:
+def _of_worker(pid: int, counts: WorkerCounts) -> dict[str, list[Sample]]:
     worker = {"worker": pid}
     return {
         "dukou_requests_total": [
-            ({**worker, "endpoint": endpoint, "status": status}, n)
-            for endpoint, status, n in counts["requests"]
+            ({**worker, "endpoint": endpoint, "status": status}, n) for endpoint, status, n in counts.requests
         ],
-        "dukou_refused_total": [
-            ({**worker, "code": code}, n) for code, n in counts.get("refused", {}).items()
-        ],
-        "dukou_bodies_at_deaths_total": [(worker, counts.get("at_deaths", 0))],
-        "dukou_requests_in_flight": [(worker, counts["in_flight"])],
-        "dukou_overhead_seconds_sum": [(worker, counts["own_seconds"])],
-        "dukou_overhead_seconds_count": [(worker, counts["own_count"])],
-        "dukou_turns_lost_total": [(worker, counts["lost"])],
+        "dukou_refused_total": [({**worker, "code": code}, n) for code, n in counts.refused.items()],
+        "dukou_bodies_at_deaths_total": [(worker, counts.at_deaths)],
+        "dukou_requests_in_flight": [(worker, counts.in_flight)],
+        "dukou_overhead_seconds_sum": [(worker, counts.own_seconds)],
+        "dukou_overhead_seconds_count": [(worker, counts.own_count)],
+        "dukou_turns_lost_total": [(worker, counts.lost)],
         "dukou_turns_unrecorded_total": [
-            ({**worker, "reason": reason}, n) for reason, n in counts.get("unrecorded", {}).items()
+            ({**worker, "reason": reason}, n) for reason, n in counts.unrecorded.items()
         ],
     }
 
@@ -203,9 +231,9 @@ def _of_drainer(told: report.DrainerReport | None, now: float) -> dict[str, list
     return samples
 
 
-def _workers(folder: Path) -> dict[int, Mapping[str, Any]]:
+def _workers(folder: Path) -> dict[int, WorkerCounts]:
     """The counts of the workers that live; those of dead ones are removed."""
-    found: dict[int, Mapping[str, Any]] = {}
+    found: dict[int, WorkerCounts] = {}
     for path in folder.glob("worker-*.json"):
         pid = int(path.stem.removeprefix("worker-"))
         if not Path(f"/proc/{pid}").exists():
@@ -215,9 +243,9 @@ def _workers(folder: Path) -> dict[int, Mapping[str, Any]]:
     return found
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> WorkerCounts | None:
+    """None where the file is gone or holds no counts."""
     try:
-        loaded: dict[str, Any] = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
+        return WorkerCounts.decode(path.read_bytes())
+    except (OSError, ValueError):
         return None
-    return loaded

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.drain.report import DrainerReport, Reporter
 from gateway.relay import auth
-from gateway.relay.metrics import FAMILIES, Metrics, Stopwatch, render
+from gateway.relay.metrics import FAMILIES, Metrics, Stopwatch, WorkerCounts, render
 from gateway.spool.writer import SpoolWriter
 from store.config_serving import Spool
 
@@ -58,6 +58,27 @@ def test_other_workers_counts_are_shown_and_dead_ones_are_removed(metrics: Metri
     dead.write_bytes(own)
     assert f'dukou_turns_lost_total{{worker="{os.getppid()}"}} 0' in lines(metrics)
     assert not dead.exists()
+
+
+def test_a_workers_counts_are_read_as_they_were_written_and_other_releases_do_no_harm(
+    metrics: Metrics, tmp_path: Path
+) -> None:
+    counts = WorkerCounts((("other", 404, 1),), {"private_field": 2}, 3, 4, 0.5, 6, 7, {"store_false": 8})
+    assert WorkerCounts.decode(counts.encode()) == counts
+    assert orjson.loads(counts.encode()) == {
+        "requests": [["other", 404, 1]],
+        "refused": {"private_field": 2},
+        "at_deaths": 3,
+        "in_flight": 4,
+        "own_seconds": 0.5,
+        "own_count": 6,
+        "lost": 7,
+        "unrecorded": {"store_false": 8},
+    }
+    assert WorkerCounts.decode(b'{"later": 1, "lost": 7}') == WorkerCounts(lost=7)
+    (tmp_path / "metrics").mkdir(exist_ok=True)
+    (tmp_path / "metrics" / f"worker-{os.getppid()}.json").write_bytes(b"[1]")
+    assert not any(f'worker="{os.getppid()}"' in line for line in lines(metrics))
 
 
 def report(**changes: object) -> DrainerReport:
