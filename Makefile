@@ -22,33 +22,33 @@ $(STAMP): locks/dev.lock pyproject.toml
 	@$(PIP) install '$(TORCH)' 2>&1 | grep -v 'is ignored: it is neither' >&2 || true
 	@$(PIP) install --no-deps --require-hashes -r locks/dev.lock 2>&1 | grep -v 'is ignored: it is neither' >&2 || true
 	@$(PIP) install --no-deps --no-build-isolation -e . 2>&1 | grep -v 'is ignored: it is neither' >&2 || true
-	@LITELLM_LOCAL_MODEL_COST_MAP=True $(BIN)/python -c 'import torch, litellm, sqlalchemy, gateway, learner, store'
+	@LITELLM_LOCAL_MODEL_COST_MAP=True $(BIN)/python -c 'import torch, litellm, sqlalchemy, dukou, gateway, learner'
 	@touch $@
 
 engine-install: $(STAMP)  ## install SGLang and the default model, each once
-	@$(BIN)/python -m local.engine install
-	@$(BIN)/python -m local.engine models
+	@$(BIN)/python -m dukou engine install
+	@$(BIN)/python -m dukou engine models
 
 engine: engine-install  ## start the real SGLang in the foreground
-	@$(BIN)/python -m local.engine start
+	@$(BIN)/python -m dukou engine start
 
 demo: engine-install  ## the whole loop on this machine, no GPU, no key; ends with a table, a plot and JSON
-	@$(BIN)/python -m local.demo
+	@$(BIN)/python -m dukou demo
 
 up: engine-install  ## start Postgres, SGLang, gateway and learner, and stay
-	@$(BIN)/python -m local.up
+	@$(BIN)/python -m dukou up
 
 down: $(STAMP)  ## stop what `make up` started
-	@$(BIN)/python -m local.down
+	@$(BIN)/python -m dukou down
 
 reset: $(STAMP)  ## forget all recorded data, checkpoints and versions, after asking
-	@$(BIN)/python -m local.reset
+	@$(BIN)/python -m dukou reset
 
 status: $(STAMP)  ## the funnel, and what the learner waits for
 	@$(BIN)/python -m learner status
 
 psql: $(STAMP)  ## an SQL shell on the database; make psql ARGS="-c 'select …'"
-	@$(BIN)/python -m local.psql $(ARGS)
+	@$(BIN)/python -m dukou psql $(ARGS)
 
 lint: $(STAMP)  ## ruff, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports

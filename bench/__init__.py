@@ -7,10 +7,10 @@ process's environment, so that no bench, nor a process that one starts, can forg
 import os
 from typing import TYPE_CHECKING
 
-from store.standalone import stand_alone
+from dukou.settings.environment import stand_alone
 
 if TYPE_CHECKING:
-    from store.paths import StatePaths
+    from dukou.settings.paths import StatePaths
 
 _TAKEN = stand_alone()
 
@@ -20,7 +20,7 @@ def installed() -> "StatePaths":
 
     Raises ConfigError where that configuration is wrong.
     """
-    from store.config import load_config
-    from store.paths import StatePaths
+    from dukou.settings.load import load_config
+    from dukou.settings.paths import StatePaths
 
     return StatePaths.for_config(load_config(environ={**os.environ, **_TAKEN}))

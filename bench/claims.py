@@ -16,8 +16,8 @@ from datetime import UTC, date, datetime, timedelta
 from sqlalchemy import Engine, create_engine, text
 
 from bench.postgres import scratch
-from store import database, partitions, states
-from store.stages import Stage
+from dukou.store import database, partitions, states
+from dukou.store.states import Stage
 
 SMALL, LARGE = 100_000, 10_000_000
 START, DAYS = date(2026, 1, 1), 360

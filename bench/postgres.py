@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from store import database, embedded
+from dukou.store import database, embedded
 
 
 @contextmanager

@@ -34,10 +34,10 @@ from bench.publishing.figures import (
 )
 from bench.publishing.stack import Stack
 from bench.publishing.users import Users
+from dukou.local.engine.models import CHAT_MODEL, TINY_MODEL
+from dukou.local.engine.start import EngineDiedError
+from dukou.store.versions import Form
 from gateway.reconcile.control import ControlError
-from local.engine.models import CHAT_MODEL, TINY_MODEL
-from local.engine.start import EngineDiedError
-from store.versions import Form
 
 _USERS = 6
 

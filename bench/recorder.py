@@ -24,7 +24,7 @@ import psycopg
 from sqlalchemy import ARRAY, REAL, BigInteger, Column, Connection, Integer, MetaData, Table, insert
 
 from bench.postgres import scratch
-from store.arrays import Float4Array, Int4Array
+from dukou.store.binary import Float4Array, Int4Array
 
 TOKENS, BATCH = 4000, 20
 _metadata = MetaData()

@@ -22,9 +22,9 @@ from typing import Any
 
 from sqlalchemy import Engine, func, select, text
 
-from store import database, embedded
-from store.stages import Stage
-from store.tables import calls, turn_states, votes
+from dukou.store import database, embedded
+from dukou.store.states import Stage
+from dukou.store.tables import calls, turn_states, votes
 from tests.fakes.turns import add_turn
 
 VOTES = 3

@@ -17,10 +17,10 @@ from sqlalchemy import Connection, Engine, text
 
 from bench.postgres import scratch
 from bench.storage_session import START, Session
+from dukou.store import binary, partitions
 from gateway.drain.assemble import assemble
 from gateway.drain.record import record
 from gateway.spool.format import Record
-from store import arrays, partitions
 
 _SIZE = text(
     "select sum(pg_total_relation_size(c.oid)) from pg_class c join pg_namespace n on n.oid = c.relnamespace"
@@ -77,9 +77,9 @@ def _write_whole(connection: Connection, request: Record, reply: Record) -> None
         "insert into whole_array values (%(id)s, %(messages)s, %(response)s, %(prompt)s, %(ids)s, %(said)s)",
         {
             **given,
-            "prompt": arrays.encode_ids(choice["prompt_token_ids"]),
-            "ids": arrays.encode_ids(choice["response_token_ids"]),
-            "said": arrays.encode_logprobs(logprobs),
+            "prompt": binary.encode_ids(choice["prompt_token_ids"]),
+            "ids": binary.encode_ids(choice["response_token_ids"]),
+            "said": binary.encode_logprobs(logprobs),
         },
     )
     ids = {

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from store.errors import reports_errors
+from dukou.errors import reports_errors
 
 if TYPE_CHECKING:
-    from store.config_model import Config
+    from dukou.settings.model import Config
 
 _VERBS = {
     "serve": "one worker only",
@@ -83,8 +83,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(asked: argparse.Namespace) -> "Config":
-    from store.config import load
-    from store.config_environ import sentence
+    from dukou.settings.environment import sentence
+    from dukou.settings.load import load
 
     loaded = load(asked.config)
     loaded.warn()

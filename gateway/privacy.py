@@ -6,7 +6,7 @@ Only JSON's `false` asks for anything: null, 0 and "false" do not. A body that i
 from collections.abc import Mapping
 from typing import Any
 
-from store.config_serving import StoreFalse
+from dukou.settings.serving import StoreFalse
 
 
 def forbids_recording(body: Mapping[str, Any], setting: StoreFalse) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from store.errors import DukouError
+from dukou.errors import DukouError
 
 #: `{"parser": …, "grammar": …}`: an engine's tool-call parser and grammar backend; None: it has none.
 ToolCalling: TypeAlias = Mapping[str, str | None]

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dukou.settings.model import Config
 from gateway.relay import serve
-from store.config_model import Config
 
 logger = logging.getLogger(__name__)
 

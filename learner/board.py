@@ -11,8 +11,8 @@ from threading import Event, Lock, Thread
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from dukou.store.processes import HEARTBEAT_SECONDS, STOPPED, Heartbeat, LearnerDetail
 from learner.stop import Clock
-from store.processes import HEARTBEAT_SECONDS, STOPPED, Heartbeat, LearnerDetail
 
 RETRY_SECONDS = 0.2  # until the next try where a heartbeat could not be written
 

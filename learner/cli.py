@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from store.errors import reports_errors
+from dukou.errors import reports_errors
 
 STAGES = {
     "run": "score, batch, train and publish, for ever (the default)",
@@ -89,7 +89,7 @@ def _add_moves(verbs: Any, common: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the verb; no verb means `run`. Returns the exit status."""
     arguments = parser().parse_args(_with_verb(sys.argv[1:] if argv is None else argv))
-    from store.config import load
+    from dukou.settings.load import load
 
     loaded = load(arguments.config)
     loaded.warn()

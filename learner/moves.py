@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from store import database, price, publishing
-from store.config_model import Config
-from store.publishing import Pointers
-from store.versions import Version
+from dukou.settings.model import Config
+from dukou.store import database, publishing, watch
+from dukou.store.publishing import Pointers
+from dukou.store.versions import Version
 
 RECONCILER_FOLLOWS = "the gateway's reconciler brings the engines to it"
 
@@ -59,7 +59,7 @@ def _versions(connection: Connection, policy_id: int, arguments: argparse.Namesp
     if arguments.json:
         return json.dumps([publishing.as_json(version, state) for version in found])
     lines = [_line(version, state) for version in found]
-    waits = price.why_wait(price.cache_cost(connection, policy_id, state.live), config.publish.max_cold_share)
+    waits = watch.why_wait(watch.cache_cost(connection, policy_id, state.live), config.publish.max_cold_share)
     return "\n".join([*lines, f"the next publish waits: {waits}"] if waits else lines)
 
 

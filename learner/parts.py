@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Engine
 
+from dukou.settings.model import Config
+from dukou.store import database, processes
+from dukou.store.funnel import snapshot
+from dukou.store.processes import Heartbeat
+from dukou.store.states import REASONS
 from learner.batch.collect import ClosedBatch, NoBatch, close_batch
 from learner.status.facts import StatusFacts
 from learner.status.read import settings_of
 from learner.train.publish import advance
-from store import database, processes
-from store.config_model import Config
-from store.funnel import snapshot
-from store.processes import Heartbeat
-from store.stages import REASONS
 
 if TYPE_CHECKING:
     from learner.score.scorer import Scorer, ScoreReport

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine
 
+from dukou.settings.model import Config
+from dukou.store import database, sessions
+from dukou.store.sessions import Window
 from learner.score import calibration
 from learner.score.history import History
 from learner.score.scorer import choose_judge
 from learner.stop import Stop
-from store import database, windows
-from store.config_model import Config
-from store.windows import Window
 
 
 def moment(text: str) -> datetime:
@@ -49,7 +49,7 @@ def calibrate(config: Config, arguments: argparse.Namespace) -> int:
     """Prints how far judges agree with feedback and with each other. Returns the exit status."""
     engine = _connected(config)
     with engine.connect() as connection:
-        scores = windows.given_scores(connection, Window(arguments.since, arguments.until))
+        scores = sessions.given_scores(connection, Window(arguments.since, arguments.until))
     engine.dispose()
     found = calibration.calibrate(scores)
     biases = calibration.length_bias(scores)

@@ -6,14 +6,14 @@ import sys
 import threading
 from collections.abc import Callable
 
+from dukou.settings.environment import sentence
+from dukou.settings.load import Loaded
+from dukou.store.processes import LearnerDetail
 from learner.board import HeartbeatWriter
 from learner.loop import Loop
 from learner.parts import PostgresStages
 from learner.stop import Stop, SystemClock
 from learner.trouble import diagnose
-from store.config import Loaded
-from store.config_environ import sentence
-from store.processes import LearnerDetail
 
 log = logging.getLogger("dukou.learner")
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from store.visible import visible
+from dukou.store.visible import visible
 
 #: A chat message in OpenAI's shape, as a client sent it.
 Message = dict[str, Any]

@@ -1,6 +1,6 @@
 """Turns the error that ended a round into (what is waited for, why), and says how long to pause. Pure."""
 
-from store.postgres_errors import line_of, missing_part
+from dukou.store.postgres_errors import line_of, missing_part
 
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 30.0
 

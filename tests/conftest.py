@@ -13,8 +13,8 @@ from hypothesis import settings
 from psycopg import sql
 from sqlalchemy import Engine, make_url
 
-from store import database, embedded
-from store.standalone import stand_alone
+from dukou.settings.environment import stand_alone
+from dukou.store import database, embedded
 
 # The tests have settings and states of their own, and so has every process that they start.
 stand_alone()

@@ -12,16 +12,16 @@ from sqlalchemy import Engine, text
 from bench.evidence.hinting import Hinting
 from bench.evidence.intervals import by_cluster
 from bench.evidence.modes import HINTS, MODES
+from dukou.local.demo import __main__ as demo
+from dukou.local.demo import users, wish
+from dukou.local.demo.report import under_base
+from dukou.local.engine.start import model_path
+from dukou.local.stack import Stack
+from dukou.settings.load import load_config
+from dukou.settings.model import Config
+from dukou.store import database, embedded, policies
 from learner.batch import freeze
 from learner.teach.prompt import FRAME
-from local.demo import __main__ as demo
-from local.demo import users, wish
-from local.demo.perplexity import under_base
-from local.engine.start import model_path
-from local.stack import Stack
-from store import database, embedded, policies
-from store.config import load_config
-from store.config_model import Config
 
 STEPS, SECONDS = 16, 900.0
 USERS = 16

@@ -5,9 +5,9 @@ import threading
 from sqlalchemy import Engine, text
 
 from bench.evidence.modes import HINTS
+from dukou.local.demo import wish
+from dukou.settings.model import Config
 from learner.teach.lessons import Lessons
-from local.demo import wish
-from store.config_model import Config
 
 POLL_SECONDS = 0.1
 

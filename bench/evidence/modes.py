@@ -4,8 +4,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from local.demo import wish
-from local.demo.users import React
+from dukou.local.demo import wish
+from dukou.local.demo.users import React
 
 #: What hints say, where no LLM judge is there to write them. Several, as a judge has: from a single one a
 #: model learns its opening words. SmolLM2-135M follows examples better than instructions.

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 
 from bench.faulting.procfs import children_of
 from bench.faulting.proxy import Proxy
-from store import database, embedded
+from dukou.store import database, embedded
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ("bench.faulting.engine",)

@@ -4,7 +4,7 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("gateway", "learner", "store", "local", "migrations", "bench")
+PACKAGES = ("dukou", "gateway", "learner", "bench")
 
 
 def digest() -> str:

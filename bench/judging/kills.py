@@ -18,8 +18,8 @@ from pathlib import Path
 from sqlalchemy import func, select, update
 
 from bench.scoring import VOTES, Judge, fresh, unscored
-from store import embedded
-from store.tables import calls, turn_states, votes
+from dukou.store import embedded
+from dukou.store.tables import calls, turn_states, votes
 
 IN_FLIGHT = 6
 LATENCY = 0.3
@@ -64,9 +64,9 @@ def nursery(where: str, judge_url: str) -> None:
 
 
 def _score(where: str, judge_url: str) -> None:
+    from dukou.settings.model import Config
+    from dukou.store import database
     from learner.score.scorer import Scorer
-    from store import database
-    from store.config_model import Config
 
     judge = {"kind": "llm", "api_base": judge_url, "api_key": "none", "model": "openai/fake"}
     numbers = {"votes": VOTES, "concurrency": IN_FLIGHT}

@@ -7,11 +7,11 @@ from sqlalchemy import text
 
 from bench.publishing.stack import Stack
 from bench.publishing.users import Users, first_token
+from dukou.store import scores
+from dukou.store.scores import Score
 from learner.batch.collect import ClosedBatch, close_batch
 from learner.train.publish import advance
 from learner.train.trainer import Trainer
-from store import scores
-from store.scores import Score
 
 _TAKEN = text(
     "select t.id from turns t join turn_states s on s.turn_id = t.id "

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from dukou.store.versions import Probe
 from learner.train import folder
-from store.versions import Probe
 
 RANK = 8
 MODULES = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj")  # no q without v: engines fuse them

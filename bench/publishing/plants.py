@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bench.publishing.plant import MODULES, RANK, Plant
+from dukou.store.versions import Probe
 from learner.train import probe
 from learner.train.model import HfModel, load, vocabulary
-from store.versions import Probe
 
 _NORM = "model.norm.weight"
 

@@ -18,15 +18,15 @@ from sqlalchemy import Engine
 from bench import installed
 from bench.faulting.procfs import children_of
 from bench.publishing.plant import MODULES, RANK, Plant
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.start import start, stop
+from dukou.settings.load import load_config
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
+from dukou.store import database, embedded, policies, publishing, versions
+from dukou.store.versions import Form, NewVersion
 from gateway.reconcile.control import Control
 from gateway.reconcile.decide import label_version
-from local.engine.__main__ import say
-from local.engine.start import start, stop
-from store import database, embedded, policies, publishing, versions
-from store.config import load_config
-from store.config_model import Config
-from store.paths import StatePaths
-from store.versions import Form, NewVersion
 
 _READY_SECONDS = 120.0
 

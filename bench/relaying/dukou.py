@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 
 from bench.relaying.measure import ToolError, cpu_seconds
 from bench.relaying.peers import Process, free_port, start
-from store import database, embedded
+from dukou.store import database, embedded
 
 _IDLE_SECONDS = 3.0  # in which a drainer has imported everything and connected
 _DRAIN_SECONDS = 300.0

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from bench.training.batch import Job, from_argv, sequences
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import model, objective, weights
 from learner.train.sample import Sample
-from store.config_learning import LossSettings, TrainerSettings
 
 
 def samples(job: Job) -> list[Sample]:

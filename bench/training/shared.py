@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import model, objective, weights
 from learner.train.rows import Ids, Sharing, plan
 from learner.train.sample import Sample
-from store.config_learning import LossSettings, TrainerSettings
 
 ROUNDS = 2
 VOCABULARY = 49_000

@@ -7,15 +7,15 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
+from dukou.settings.model import Config
+from dukou.store import policies, set_aside
+from dukou.store.set_aside import SetAside
 from gateway.drain import faults, feedback
 from gateway.drain.assemble import assemble
 from gateway.drain.process import connect
 from gateway.drain.record import record
 from gateway.spool import format as spool
 from gateway.spool.format import Kind, Record
-from store import policies, set_aside
-from store.config_model import Config
-from store.set_aside import SetAside
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,9 @@ from uuid import UUID
 
 import numpy as np
 
+from dukou.settings.serving import StoreFalse
+from dukou.store.body import Body
+from dukou.store.turn_rows import TurnRow
 from gateway.drain import effective, sampling, strict, trainable
 from gateway.fold import align, counts, stated
 from gateway.fold.answer import Answer, Reply
@@ -21,9 +24,6 @@ from gateway.lineage.decide import Prefix, TurnRequest
 from gateway.privacy import forbids_recording
 from gateway.spool.format import Record
 from gateway.spool.records import ReplyRecord, RequestRecord, decode_turn
-from store.body import Body
-from store.config_serving import StoreFalse
-from store.turn_rows import TurnRow
 
 _OPENINGS = 3  # messages at the beginning of a request among which a summary may stand
 _IDS = ("idempotency-key", "x-client-request-id", "x-request-id")

@@ -18,6 +18,9 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
+from dukou.settings.model import Config
+from dukou.store import policies, processes, sessions, set_aside
+from dukou.store.processes import HEARTBEAT_SECONDS, DrainerDetail, Heartbeat
 from gateway.drain import faults, feedback, relink, unreadable
 from gateway.drain.assemble import Draft, assemble
 from gateway.drain.faults import Fault
@@ -25,9 +28,6 @@ from gateway.drain.record import Outcome, record
 from gateway.drain.report import DrainerReport
 from gateway.drain.upkeep import Upkeep
 from gateway.spool.reader import Pair, SpoolReader
-from store import policies, processes, sessions, set_aside
-from store.config_model import Config
-from store.processes import HEARTBEAT_SECONDS, DrainerDetail, Heartbeat
 
 _log = logging.getLogger(__name__)
 

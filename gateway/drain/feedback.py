@@ -7,11 +7,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from dukou.store import feedback
+from dukou.store.feedback import Feedback
 from gateway.drain.assemble import choice_id
 from gateway.spool.format import Record
 from gateway.spool.records import FeedbackRecord
-from store import feedback
-from store.feedback import Feedback
 
 
 def read(record: Record) -> Feedback:

@@ -13,15 +13,15 @@ from functools import partial
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from dukou.errors import DatabaseError
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
+from dukou.store import database
+from dukou.store.postgres_errors import line_of
 from gateway.drain import report
 from gateway.drain.drainer import Drainer
 from gateway.drain.report import Reporter
 from gateway.spool.reader import SpoolReader, only_drainer
-from store import database
-from store.config_model import Config
-from store.errors import DatabaseError
-from store.paths import StatePaths
-from store.postgres_errors import line_of
 
 _log = logging.getLogger(__name__)
 

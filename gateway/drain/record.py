@@ -8,16 +8,15 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from dukou.store import earlier, sessions, turns
+from dukou.store.earlier import Earlier, InSession, Key, Orphan
+from dukou.store.turn_rows import Place, TurnRow
 from gateway.drain.assemble import Draft
 from gateway.drain.relink import orphan_of, relink
 from gateway.lineage import decide as lineage
 from gateway.lineage import former
 from gateway.lineage.decide import TurnRequest
 from gateway.lineage.known import EarlierTurns
-from store import earlier, orphans, sessions, turns
-from store.earlier import Earlier, InSession, Key
-from store.orphans import Orphan
-from store.turn_rows import Place, TurnRow
 
 _NEAREST = 4  # prefixes that are looked up at first: nearly always the parent is the longest
 
@@ -93,7 +92,7 @@ class _Batch:
             (draft.request.tenant, where.session_id) for draft, where in self._placed if draft.session_done
         }
         sessions.close(self._connection, ended, now)
-        orphans.keep(self._connection, self._orphans)
+        earlier.keep(self._connection, self._orphans)
         relink(self._connection, [what for what, _ in rows])
 
     def _summaries(self, request: TurnRequest) -> list[Earlier]:

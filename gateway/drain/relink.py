@@ -6,13 +6,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from dukou.store import earlier, turns
+from dukou.store.earlier import Earlier, Orphan
+from dukou.store.turn_rows import TurnRow
 from gateway.drain.assemble import Draft
 from gateway.lineage import canonical
 from gateway.lineage.decide import is_kept_part
-from store import earlier, orphans, turns
-from store.earlier import Earlier
-from store.orphans import Orphan
-from store.turn_rows import TurnRow
 
 PATIENCE = timedelta(days=7)  # for which a parent may still come
 YOUNG = timedelta(minutes=2)
@@ -38,7 +37,7 @@ def orphan_of(draft: Draft) -> Orphan:
 def relink(connection: Connection, written: Sequence[TurnRow]) -> None:
     """These turns are written: whoever waited for one of them is put below it."""
     prompts = {row.prompt_hash for row in written if row.prompt_hash is not None}
-    waiting = orphans.missing(
+    waiting = earlier.missing(
         connection, {row.tenant for row in written}, prompts, [row.id for row in written]
     )
     repair(connection, waiting)
@@ -53,7 +52,7 @@ def repair(connection: Connection, waiting: Sequence[Orphan]) -> int:
         if found is None:
             continue
         child, parent = found
-        orphans.adopt(connection, orphan, child, parent)
+        earlier.adopt(connection, orphan, child, parent)
         if child.kind == "main" and orphan.brings_more:
             turns.followed(connection, {parent.id: orphan.turn_id})
         repaired += 1
@@ -62,8 +61,8 @@ def repair(connection: Connection, waiting: Sequence[Orphan]) -> int:
 
 def sweep(connection: Connection, now: datetime) -> None:
     """A second look at new orphans, for two drainers may have written parent and child at the same moment."""
-    repair(connection, orphans.newest_since(connection, _first_id(now - YOUNG), SWEPT))
-    orphans.give_up_before(connection, _first_id(now - PATIENCE))
+    repair(connection, earlier.newest_since(connection, _first_id(now - YOUNG), SWEPT))
+    earlier.give_up_before(connection, _first_id(now - PATIENCE))
 
 
 def _first_id(moment: datetime) -> UUID:
@@ -104,7 +103,7 @@ def _may_be_parent(connection: Connection, orphan: Orphan, child: Earlier, turn:
 
 def _last_answer(connection: Connection, orphan: Orphan) -> str:
     """The canonical text of the last answer in the request."""
-    messages = orphans.messages_of(connection, orphan.turn_id)
+    messages = earlier.messages_of(connection, orphan.turn_id)
     if orphan.messages is None or not isinstance(messages, list) or len(messages) < orphan.messages:
         return ""
     return canonical.text(messages[orphan.messages - 1])

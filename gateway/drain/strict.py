@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dukou.store import spans
 from gateway.drain.sampling import SamplingClass, offered_tools
 from gateway.fold.answer import Answer
-from store import spans
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

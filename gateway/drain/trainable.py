@@ -1,13 +1,13 @@
-"""How a turn ended, and whether it may be trained. Pure; reasons are words of `store.stages.REASONS`."""
+"""How a turn ended, and whether it may be trained. Pure; reasons are those of `states.REASONS`."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from dukou.settings.serving import StoreFalse
 from gateway.fold.align import Capture
 from gateway.fold.answer import Answer, Reply
 from gateway.lineage.kinds import CHAT
 from gateway.privacy import forbids_training
-from store.config_serving import StoreFalse
 
 _WITH_CHOICES = (CHAT, "/v1/completions")
 #: Never trained, whatever the settings say. Whether `truncated` is, the learner chooses: the gateway records.

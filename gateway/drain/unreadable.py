@@ -1,21 +1,21 @@
 """The row of a request whose records cannot be made into a turn: it says that there was one, and why. Pure.
 
 It keeps what needs no understanding: the time, the outcome, the client's bytes. Its records are kept too
-(`store/set_aside.py`), so that a later version can read them.
+(`dukou/store/set_aside.py`), so that a later version can read them.
 """
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from dukou.store.body import Body, Piece
+from dukou.store.turn_rows import TurnRow
 from gateway.drain.assemble import Draft
 from gateway.fold.readable import Marker
 from gateway.lineage.decide import TurnRequest
 from gateway.spool.format import Record
 from gateway.spool.records import Remains
-from store.body import Body, Piece
-from store.turn_rows import TurnRow
 
-REASON = "unreadable"  # of `store.stages.REASONS`
+REASON = "unreadable"  # of `dukou.store.states.REASONS`
 _STATUSES = frozenset({"ok", "truncated", "upstream_error", "client_disconnect", "rejected"})
 _EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)
 _AHEAD = timedelta(days=1)  # by which a gateway's clock may be wrong

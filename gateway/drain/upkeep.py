@@ -8,9 +8,9 @@ import psycopg
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from store import partitions, retention
-from store.config_serving import Storage
-from store.postgres_errors import line_of
+from dukou.settings.serving import Storage
+from dukou.store import partitions, retention
+from dukou.store.postgres_errors import line_of
 
 _log = logging.getLogger(__name__)
 

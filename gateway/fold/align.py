@@ -19,7 +19,7 @@ LARGEST = 1e-3  # above 0 by rounding only
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The sampled tokens of one answer. `reason` is of `store.stages.REASONS`; None where all is there."""
+    """The sampled tokens of one answer. `reason` is of `states.REASONS`; None where all is there."""
 
     response_ids: npt.NDArray[np.int32] | None  # [tokens]
     logprobs: npt.NDArray[np.float32] | None  # [tokens], nats; NaN: missing

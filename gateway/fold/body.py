@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from dukou.store.body import Body, Piece
 from gateway.fold.readable import Marker
-from store.body import Body, Piece
 
 Span = tuple[int, int]
 

@@ -8,7 +8,7 @@ The rules, all of them:
 * an assistant's thinking does not count: neither `reasoning` fields nor `<think>…</think>`, also where the
   opening tag was in the prompt or the closing one never came.
 * what no reader can see does not count, here and in the arguments of calls: line ends, blanks at the ends of
-  lines, composed or decomposed accents, characters without a glyph (store/visible.py). Nor does outer
+  lines, composed or decomposed accents, characters without a glyph (dukou/store/visible.py). Nor does outer
   whitespace.
 * tool calls: name and arguments; arguments are parsed and written anew with sorted keys, 1.0 being 1. Ids of
   calls do not count: clients rename them. The `tool_call_id` of a result does.
@@ -30,7 +30,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from store.visible import visible
+from dukou.store.visible import visible
 
 DIGEST_BYTES = 16
 

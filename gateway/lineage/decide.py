@@ -18,12 +18,12 @@ from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
+from dukou.store.earlier import Earlier
+from dukou.store.turn_rows import Place
+from dukou.store.visible import begins
 from gateway.lineage import canonical
 from gateway.lineage.known import EarlierTurns
 from gateway.lineage.window import Exchange, by_window, exchanges_of
-from store.earlier import Earlier
-from store.turn_rows import Place
-from store.visible import begins
 
 RETRY_WINDOW = timedelta(minutes=30)  # three attempts of the client's default patience
 EDIT_WINDOW = timedelta(hours=2)  # from an answer to the request that brings it back edited

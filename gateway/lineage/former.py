@@ -9,9 +9,9 @@ conversation is continued that began before.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from dukou.store.earlier import Earlier
 from gateway.lineage import canonical
 from gateway.lineage.canonical import Form
-from store.earlier import Earlier
 
 
 def of_chain(start: bytes, forms: Sequence[Form], digests: Sequence[bytes]) -> Mapping[bytes, bytes]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from uuid import UUID
 
-from store.earlier import Earlier
+from dukou.store.earlier import Earlier
 
 
 class EarlierTurns:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
+from dukou.store.earlier import Earlier
 from gateway.lineage import canonical, former
-from store.earlier import Earlier
 
 LONGEST_WALK = 8  # exchanges that are compared at most
 SHORTEST_ALONE = 24  # characters of a single exchange; shorter ones occur in many conversations

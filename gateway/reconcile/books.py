@@ -15,14 +15,13 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
+from dukou.store import processes, publishing, versions
+from dukou.store.postgres_errors import POSTGRES_ERRORS, line_of
+from dukou.store.processes import Heartbeat
+from dukou.store.publishing import Pointers, Publication
+from dukou.store.versions import Version
 from gateway.reconcile.beside import ExtraAdapters
 from gateway.reconcile.decide import Route, Target, adapter_name
-from store import engines, leases, pins, processes, publications, publishing, versions
-from store.postgres_errors import POSTGRES_ERRORS, line_of
-from store.processes import Heartbeat
-from store.publications import Publication
-from store.publishing import Pointers
-from store.versions import Version
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 2.0  # between attempts to reach Postgres
@@ -93,7 +92,7 @@ class ReconcilerStore:
             return True
         self._renew_at = {key: at for key, at in self._renew_at.items() if key[0] != url}
         name = f"reconciler:{url}"
-        token = self._try(lambda connection: leases.acquire(connection, name, self._owner, seconds))
+        token = self._try(lambda connection: processes.acquire(connection, name, self._owner, seconds))
         if token is not None:
             self._leases.add(url)
             self._renew_at[url, seconds] = self._clock() + seconds / 3
@@ -104,7 +103,7 @@ class ReconcilerStore:
     def may_swap(self, seconds: float) -> bool:
         """Whether an engine may swap its weights now: one at a time, whichever reconciler it belongs to."""
         name = f"swap:{self._policy}"
-        token = self._try(lambda connection: leases.acquire(connection, name, self._owner, seconds))
+        token = self._try(lambda connection: processes.acquire(connection, name, self._owner, seconds))
         self._swap = token or self._swap
         return token is not None or self.away is not None
 
@@ -113,7 +112,7 @@ class ReconcilerStore:
         token, self._swap = self._swap, None
         if token is not None:
             name = f"swap:{self._policy}"
-            self._try(lambda connection: leases.release(connection, name, token))
+            self._try(lambda connection: processes.release(connection, name, token))
 
     def close(self) -> None:
         if self._database is not None:
@@ -129,13 +128,13 @@ class ReconcilerStore:
         self._write(write)
 
     def record(self, publication: Publication) -> None:
-        self._write(lambda connection: publications.insert(connection, publication))
+        self._write(lambda connection: publishing.insert(connection, publication))
 
     def see(self, url: str, route: Route) -> None:
         """Not kept while Postgres is away: it would be old news."""
         verified = route.version_low if route.version_low == route.version_high else None
         self._try(
-            lambda connection: engines.record(
+            lambda connection: processes.record(
                 connection,
                 url,
                 route.state,
@@ -168,7 +167,7 @@ class ReconcilerStore:
         trial = publishing.pointers(connection, live.policy_id).trial
         found = {}
         if self._pin_seconds and live.form == "adapter":
-            found = pins.begun_with(connection, live.policy_id, live.version, self._pin_seconds)
+            found = publishing.begun_with(connection, live.policy_id, live.version, self._pin_seconds)
         asked = set(found.values()) | ({trial.version} if trial else set())
         rows = {number: versions.get(connection, live.policy_id, number) for number in asked}
         targets = {number: self._target(row) for number, row in rows.items()}
@@ -183,7 +182,7 @@ class ReconcilerStore:
         return Target(version.version, version.form, version.path, adapter)
 
     def _follow(self, connection: Connection, url: str) -> Route | None:
-        row = next((row for row in engines.get_all(connection) if row.url == url), None)
+        row = next((row for row in processes.get_all(connection) if row.url == url), None)
         live = versions.live(connection, self._policy)
         if row is None or live is None or row.version is None:
             return None if row is None else Route(row.state, row.reason, dialect=row.dialect)

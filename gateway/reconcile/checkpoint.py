@@ -9,10 +9,10 @@ from pathlib import Path
 
 import orjson
 
+from dukou.errors import DukouError
 from gateway.reconcile.likeness import likeness_problem, quantisation
 from gateway.reconcile.tensors import Stored, Tensor, UnreadableTensorsError, read_folder, stored
 from gateway.reconcile.values import values_problem
-from store.errors import DukouError
 
 MARKER = "COMPLETE"
 _TIED_HEAD = "lm_head.weight"

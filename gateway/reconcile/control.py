@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import httpx
 import orjson
 
-from store.errors import DukouError
+from dukou.errors import DukouError
 
 _CHAT_SECONDS = 20.0
 

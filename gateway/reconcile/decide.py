@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from dukou.store.processes import State
+from dukou.store.versions import Form
 from gateway.reconcile.control import Health
-from store.engines import State
-from store.versions import Form
 
 #: Time without an answer after which a connected engine counts as dead: a busy one may be slow.
 DEAD_AFTER_SECONDS = 30.0

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dukou.errors import DukouError
 from gateway.drain.effective import FIELDS
 from gateway.reconcile.control import ServerInfo
-from store.errors import DukouError
 
 FILE = "generation_config.json"
 #: What `--preferred-sampling-params` adds to a chat answer: only what no chat request sets by itself.

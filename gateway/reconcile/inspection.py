@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dukou.store.versions import ProbePrompt, Version
 from gateway.reconcile.checkpoint import MARKER, check, is_tied
 from gateway.reconcile.control import Control, ControlError
 from gateway.reconcile.probe import parse, vocabulary
 from gateway.reconcile.sums import Agreement, compare, expected
 from gateway.reconcile.tensors import Stored, read_folder, stored
-from store.versions import ProbePrompt, Version
 
 _UNKNOWN_KIND = "its checksums are not those of the files: a GPU's, sliced or quantised"
 

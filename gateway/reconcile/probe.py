@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dukou.store.versions import BadProbeError, Probe, ProbePrompt
 from gateway.reconcile.tensors import Tensor
-from store.versions import BadProbeError, Probe, ProbePrompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
+from dukou.store import database
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Reconciler
 from gateway.reconcile.selftest import SelfTests
-from store import database
-from store.config_model import Config
-from store.paths import StatePaths
 
 _POINTER_SECONDS = 0.1
 

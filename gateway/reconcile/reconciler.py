@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from dukou.settings.model import Config
+from dukou.store.processes import HEARTBEAT_SECONDS
+from dukou.store.publishing import Publication
+from dukou.store.versions import BadProbeError
 from gateway.reconcile import routes_file
 from gateway.reconcile.adapters import Adapters, Spawn, in_a_thread
 from gateway.reconcile.beside import ExtraAdapters
@@ -40,10 +44,6 @@ from gateway.reconcile.inspection import Inspected, Inspector
 from gateway.reconcile.publish import Verification, load, verify
 from gateway.reconcile.selftest import SelfTests
 from gateway.routes import Routes
-from store.config_model import Config
-from store.processes import HEARTBEAT_SECONDS
-from store.publications import Publication
-from store.versions import BadProbeError
 
 _log = logging.getLogger(__name__)
 _LEASE_SECONDS = 15.0

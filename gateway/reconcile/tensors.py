@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from store.errors import DukouError
+from dukou.errors import DukouError
 
 _LENGTH = struct.Struct("<Q")
 _LONGEST_HEADER = 100 * 2**20  # the format's own limit, in bytes

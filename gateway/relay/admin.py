@@ -15,16 +15,16 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 
+from dukou.errors import DatabaseError
+from dukou.settings.model import Config
+from dukou.store import database, processes, publishing
+from dukou.store.postgres_errors import line_of
+from dukou.store.publishing import PublishingError
+from dukou.store.versions import RefusedVersionError, UnknownVersionError
 from gateway.relay import auth, errors
 from gateway.relay.client import Send
 from gateway.relay.endpoint import Receive, Scope
 from gateway.relay.errors import GatewayError
-from store import database, engines, publishing
-from store.config_model import Config
-from store.errors import DatabaseError
-from store.postgres_errors import line_of
-from store.publishing import PublishingError
-from store.versions import RefusedVersionError, UnknownVersionError
 
 PREFIX = "/admin/"
 CODES = {400: "bad_request", 404: "not_found", 409: "conflict", 503: "unavailable"}
@@ -90,7 +90,7 @@ class Admin:
         def read(connection: Connection, policy_id: int) -> dict[str, object]:
             state = publishing.pointers(connection, policy_id)
             tree = publishing.tree(connection, policy_id)
-            seen = engines.get_all(connection)
+            seen = processes.get_all(connection)
             return {
                 "live": state.live,
                 "pinned": state.pinned,

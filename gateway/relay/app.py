@@ -7,6 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
 from gateway.relay import admin, admission, auth, ending, errors, feedback, identity, metrics
 from gateway.relay.client import RequestHead, Send
 from gateway.relay.connection import Headers
@@ -20,8 +22,6 @@ from gateway.relay.side import make_service_app
 from gateway.relay.suspects import Suspects
 from gateway.relay.upstream import Upstreams
 from gateway.spool.writer import SpoolWriter
-from store.config_model import Config
-from store.paths import StatePaths
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from store.errors import DukouError
+from dukou.errors import DukouError
 
 
 class GatewayError(DukouError):

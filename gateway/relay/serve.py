@@ -6,8 +6,8 @@ import socket
 
 import uvicorn
 
+from dukou.settings.model import Config
 from gateway.relay.app import GatewayApp
-from store.config_model import Config
 
 logger = logging.getLogger(__name__)
 

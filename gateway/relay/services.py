@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from dukou.settings.serving import StoreFalse
 from gateway.relay.connection import Headers
 from gateway.relay.health import Health
 from gateway.relay.routes import Router
 from gateway.relay.suspects import Suspects
 from gateway.relay.upstream import Upstreams
 from gateway.spool.writer import SpoolWriter
-from store.config_serving import StoreFalse
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from store.errors import DukouError
+from dukou.errors import DukouError
 
 Version = Literal[1, 2]
 

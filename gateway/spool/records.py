@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import orjson
 
+from dukou.errors import DukouError
 from gateway.spool.format import Kind, Record
-from store.errors import DukouError
 
 _T = TypeVar("_T")
 _MISSING = object()

@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dukou.settings.serving import Spool
 from gateway.spool.format import Record, encode
 from gateway.spool.positions import Positions
 from gateway.spool.records import FeedbackRecord, ReplyRecord, RequestRecord
-from store.config_serving import Spool
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dukou.settings.learning import BatchSettings
+from dukou.store.batches import Candidate
 from learner.batch.rules import Limits, staleness, why_dropped
-from store.candidates import Candidate
-from store.config_learning import BatchSettings
 
 #: What a share can be of, each with its owner: a user's or a session's name means nothing in another tenant.
 Kind = Literal["tenant", "user", "session", "task"]

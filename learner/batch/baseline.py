@@ -6,14 +6,14 @@ part in either: later rewards of a session follow from its earlier answers, and 
 the answer biases the gradient. The deviation that divides is a running one with a floor, one number per
 batch, never the deviation of one batch, which can be 0.
 
-The state (store.batches.BaselineState) is sums that fade.
+The state (dukou.store.batches.BaselineState) is sums that fade.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from store.batches import BaselineState, SessionSum
+from dukou.store.batches import BaselineState, SessionSum
 
 #: Pseudo-observations: of reward 0 behind the global mean, and of the global mean behind a class's.
 GLOBAL_PRIOR = 2.0

@@ -7,17 +7,16 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
+from dukou.settings.learning import BatchSettings
+from dukou.settings.model import Config
+from dukou.store import batches, policies, versions
+from dukou.store.batches import Backlog, NewBatch, Selection, StepSettings
+from dukou.store.policies import Policy
 from learner.base_model import vocabulary
 from learner.batch import freeze
 from learner.batch.admit import BatchDraft
 from learner.batch.compose import assemble
 from learner.batch.rules import Limits
-from store import batches, candidates, policies, versions
-from store.batches import Backlog, NewBatch, StepSettings
-from store.candidates import Selection
-from store.config_learning import BatchSettings
-from store.config_model import Config
-from store.policies import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ def _offer(connection: Connection, policy_id: int, draft: BatchDraft, *, late: b
             without_users=draft.saturated("user"),
             without_sessions=draft.saturated("session"),
         )
-        found = candidates.take_scored(connection, policy_id, draft.settings.rollout_batch_size, selection)
+        found = batches.take_scored(connection, policy_id, draft.settings.rollout_batch_size, selection)
         if not found:
             return
         verdicts = {turn.turn_id: draft.offer(turn) for turn in found}

@@ -7,12 +7,11 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
+from dukou.settings.learning import AdvantageSettings
+from dukou.store.batches import BaselineState, Candidate, NewSample
 from learner.batch import advantage
 from learner.batch.baseline import Observation, centre, session_key
 from learner.batch.rules import Limits, staleness, usable_hint
-from store.batches import BaselineState, NewSample
-from store.candidates import Candidate
-from store.config_learning import AdvantageSettings
 
 
 @dataclass(frozen=True, slots=True)

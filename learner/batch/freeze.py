@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from store import batches
-from store.batches import EndedBatch
-from store.config_learning import GuardSettings
-from store.policies import Policy
+from dukou.settings.learning import GuardSettings
+from dukou.store import batches
+from dukou.store.batches import EndedBatch
+from dukou.store.policies import Policy
 
 #: Skipped batches in a row after which a person should look.
 SKIPPED_IN_A_ROW = 3

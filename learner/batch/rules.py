@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from store.candidates import Candidate
+from dukou.store.batches import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def unwanted(sampling_class: str | None, *, train_truncated: bool) -> str | None
     return "sampling_truncated" if sampling_class == "truncated" and not train_truncated else None
 
 
-#: Reason (store/stages.py) and when it applies; the first that does is the turn's reason.
+#: Reason (dukou/store/states.py) and when it applies; the first that does is the turn's reason.
 RULES: tuple[tuple[str, Rule], ...] = (
     ("no_quorum", lambda turn, _: turn.reward is None),
     ("version_unknown", lambda turn, _: turn.version_min is None or turn.version_max is None),

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import SecretStr
 
-from store import config_learning
+from dukou.settings import learning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Access:
             return ""
 
 
-def of_judge(settings: config_learning.JudgeSettings) -> Access:
+def of_judge(settings: learning.JudgeSettings) -> Access:
     return Access(
         section="judge",
         model=settings.model,
@@ -53,7 +53,7 @@ def of_judge(settings: config_learning.JudgeSettings) -> Access:
     )
 
 
-def of_teacher(settings: config_learning.TeacherSettings) -> Access:
+def of_teacher(settings: learning.TeacherSettings) -> Access:
     return Access(
         section="teacher",
         model=settings.model,

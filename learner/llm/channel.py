@@ -10,10 +10,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from dukou.store.calls import Call
 from learner.llm.access import Access, misconfigured, refusal
 from learner.llm.gate import Clock, Gate
 from learner.llm.pace import Pace
-from store.calls import Call
 
 log = logging.getLogger(__name__)
 

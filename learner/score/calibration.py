@@ -13,7 +13,7 @@ from statistics import correlation
 from typing import Any
 from uuid import UUID
 
-from store.windows import GivenScore
+from dukou.store.sessions import GivenScore
 
 SIGNS = (-1, 0, 1)
 FEEDBACK = "feedback"

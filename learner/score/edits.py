@@ -3,15 +3,15 @@
 Clients change answers too: they cut them to fit, strip their markup, add sources below them, or put another
 model's answer or a summary in their place. What looks like one of these says nothing. An edit takes words
 out, brings words in, and leaves at least half as it was. What no reader can see is no difference, neither in
-the answer nor in what was said before it (store/visible.py).
+the answer nor in what was said before it (dukou/store/visible.py).
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from dukou.store.visible import typed, visible
 from learner.text import Message, text_of, well_formed, without_thinking, words
-from store.visible import typed, visible
 
 LEAST_SHARED = 0.5  # of the words of both (Dice); less: another text stands in the answer's place
 

@@ -10,13 +10,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
+from dukou.store import feedback, scores, states
+from dukou.store import hints as stored_hints
+from dukou.store.feedback import Opinion
+from dukou.store.scores import FEEDBACK, Score
 from learner.score.forks import TURNS_PER_TRANSACTION, Forks
 from learner.score.reward import correction, hints, reward
 from learner.teach.lessons import Lesson, Lessons
-from store import demonstrations as stored_hints
-from store import feedback, scores, states
-from store.feedback import Opinion
-from store.scores import FEEDBACK, Score
 
 FORKS_SECONDS = 60.0  # between looks for answers that the user had made again, or wrote anew
 
@@ -75,6 +75,6 @@ def _score(connection: Connection, said: dict[UUID, list[Opinion]]) -> None:
             scores.record(connection, turn_id, *BY_FEEDBACK, score, injection_suspected=False)
             scored.append(turn_id)
         if corrected is not None:
-            stored_hints.record(connection, turn_id, "feedback", corrected)
+            stored_hints.record_demonstration(connection, turn_id, "feedback", corrected)
     states.rescue(connection, scored)
     feedback.mark_applied(connection, list(said))

@@ -1,5 +1,5 @@
 """Evidence that lineage shows: answers that the user had made again, or wrote anew. Thin: what counts is said
-by `store/siblings.py` and `learner/score/edits.py`.
+by `dukou/store/siblings.py` and `learner/score/edits.py`.
 
 Only turns that ended without a next state and have no score: what a judge says of one later is newer, and
 counts. A question that the user edited says as much of the question as of the answer: it is no evidence.
@@ -10,9 +10,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
+from dukou.store import hints, scores, siblings, states
+from dukou.store.scores import EDITED, REGENERATED, Score
 from learner.score.edits import corrected
-from store import demonstrations, edits, scores, siblings, states
-from store.scores import EDITED, REGENERATED, Score
 
 TURNS_PER_TRANSACTION = 200  # turns in one transaction
 LOOKBACK = timedelta(days=2)  # older turns are left as they are
@@ -53,7 +53,7 @@ def apply_edits(engine: Engine, since: datetime, ended: datetime) -> int:
     Of turns since then, in sessions that ended after `ended`.
     """
     with engine.connect() as connection:
-        forked = edits.forked(connection, since, ended)
+        forked = siblings.forked(connection, since, ended)
     done: set[UUID] = set()
     for turn_id, beside in forked:
         if turn_id not in done and _apply_edit(engine, turn_id, beside):
@@ -63,11 +63,11 @@ def apply_edits(engine: Engine, since: datetime, ended: datetime) -> int:
 
 def _apply_edit(engine: Engine, turn_id: UUID, beside: UUID) -> bool:
     with engine.begin() as connection:
-        fork = edits.read(connection, turn_id, beside)
+        fork = siblings.read(connection, turn_id, beside)
         answer = None if fork is None else corrected(fork.messages, fork.answer, fork.later)
         if answer is None:
             return False
-        demonstrations.record(connection, turn_id, "edit", answer)
+        hints.record_demonstration(connection, turn_id, "edit", answer)
         _fell_short(connection, turn_id, BY_EDITS, EDITED)
     return True
 

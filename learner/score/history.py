@@ -17,6 +17,9 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
+from dukou.store import calls, scores, sessions, states
+from dukou.store.sessions import Window
+from dukou.store.states import ClaimLostError, Stage
 from learner.score.judge import Judge
 from learner.score.parallel import in_parallel
 from learner.score.polling import VoteCollector
@@ -24,10 +27,6 @@ from learner.score.scorer import LEASE_MARGIN_SECONDS
 from learner.score.suspicion import suspects_injection
 from learner.score.tally import ScoreCounter, ScoreReport
 from learner.score.vote import decide
-from store import scores, spending, states, windows
-from store.stages import Stage
-from store.states import ClaimLostError
-from store.windows import Window
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class History:
     def _work(self, tally: ScoreCounter) -> None:
         while not self._stopping() and self._judge.waiting() is None:
             with self._engine.connect() as connection:
-                reached = spending.over(connection, self._judge.caps, datetime.now(UTC))
+                reached = calls.over(connection, self._judge.caps, datetime.now(UTC))
             if reached is not None:
                 tally.stopped(reached)
                 return
@@ -98,7 +97,7 @@ class History:
         after: UUID | None = None
         while True:
             with self._engine.connect() as connection:
-                page = windows.judgeable(connection, self._window, after, PAGE)
+                page = sessions.judgeable(connection, self._window, after, PAGE)
             yield from page
             if len(page) < PAGE:
                 return

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from dukou.store.calls import Call, Caps
+from dukou.store.scores import ABSTAINED, OK, Vote
 from learner.score.next_state import Case
 from learner.score.rules import RULES, verdict
-from store.calls import Call
-from store.spending import Caps
-from store.votes import ABSTAINED, OK, Vote
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dukou.settings import learning
+from dukou.store.calls import Caps
+from dukou.store.scores import OK, Vote
 from learner.llm.access import of_judge
 from learner.llm.channel import CallResult, Channel
 from learner.llm.gate import Clock
@@ -14,9 +17,6 @@ from learner.score.parse import UNPARSABLE, parse
 from learner.score.render import CASE_CHARACTERS, fence, render
 from learner.score.rubric import Rubrics
 from learner.text import without_thinking
-from store import config_learning
-from store.spending import Caps
-from store.votes import OK, Vote
 
 EMPTY = "empty"
 TRUNCATED = "truncated"
@@ -51,7 +51,7 @@ VERDICT_FORMAT: dict[str, Any] = {
 class LLMJudge:
     def __init__(
         self,
-        settings: config_learning.JudgeSettings,
+        settings: learning.JudgeSettings,
         *,
         clock: Clock,
         as_side: bool = False,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from typing import Any
 
+from dukou.store.contents import task_class
+from dukou.store.scores import JudgedTurn
 from learner.text import Message, text_of, well_formed
-from store.scores import JudgedTurn
-from store.whole import task_class
 
 TOOL_ROLES = frozenset({"tool", "function"})
 

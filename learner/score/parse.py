@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dukou.store.scores import ABSTAINED, OK
 from learner.text import without_thinking
-from store.votes import ABSTAINED, OK
 
 UNPARSABLE = "unparsable"
 

@@ -8,12 +8,12 @@ from functools import partial
 
 from sqlalchemy import Engine
 
+from dukou.store import calls, scores, states
+from dukou.store.scores import Vote
+from dukou.store.states import Claim, ClaimLostError
 from learner.score.judge import Ballot, Judge
 from learner.score.next_state import Case, case_of
 from learner.score.parallel import in_parallel
-from store import calls, scores, states, votes
-from store.states import Claim, ClaimLostError
-from store.votes import Vote
 
 
 class VoteCollector:
@@ -40,7 +40,7 @@ class VoteCollector:
         """
         judge = self._judge
         with self._engine.connect() as connection:
-            kept = votes.came_back(connection, claim.turn_id, judge.name, judge.rubric_of(case))
+            kept = scores.came_back(connection, claim.turn_id, judge.name, judge.rubric_of(case))
         kept = [vote for vote in kept if vote.n < judge.votes]
         missing = sorted(set(range(judge.votes)) - {vote.n for vote in kept})
         ballots = in_parallel([partial(self._vote, claim, case, n) for n in missing])
@@ -54,7 +54,7 @@ class VoteCollector:
             held = ballot.vote is None or states.holds(connection, claim)
             if ballot.vote is not None and held:
                 by = (self._judge.name, self._judge.rubric_of(case))
-                votes.record(connection, claim.turn_id, *by, ballot.vote, ids[-1] if ids else None)
+                scores.record_vote(connection, claim.turn_id, *by, ballot.vote, ids[-1] if ids else None)
             calls.add_up(connection, ballot.calls)
         if not held:
             raise ClaimLostError(str(claim.turn_id))

@@ -5,14 +5,14 @@
 2. Each rater's last word counts, and the raters' mean is the reward.
 3. People outrank the environment: outcomes count only where no person rated, scored or corrected.
 
-All of it outranks every judge (`store.scores.PRECEDENCE`). What lineage shows counts last, and only where
+All of it outranks every judge (`scores.PRECEDENCE`). What lineage shows counts last, and only where
 nothing followed the answer: -1 where the user had it made again (`regenerated`) or wrote it anew (`edited`,
 `learner/score/edits.py`); an edited question says nothing.
 """
 
 from collections.abc import Sequence
 
-from store.feedback import Opinion
+from dukou.store.feedback import Opinion
 
 
 def reward(opinions: Sequence[Opinion]) -> float | None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from dukou.errors import DukouError
 from learner.score.next_state import Case
-from store.errors import DukouError
 
 _NAME = re.compile(r"[a-z0-9_-]+@[0-9]+")
 

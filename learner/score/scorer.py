@@ -17,6 +17,10 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, Engine
 
+from dukou.settings.model import Config
+from dukou.store import calls, scores, states
+from dukou.store.scores import ABSTAINED, Score, Vote
+from dukou.store.states import Claim, ClaimLostError, Stage
 from learner.batch.rules import unwanted
 from learner.llm.access import misconfigured, of_judge
 from learner.score.evidence import Evidence
@@ -30,12 +34,6 @@ from learner.score.suspicion import suspects_injection
 from learner.score.tally import ScoreCounter, ScoreReport
 from learner.score.vote import blames_turn, decide
 from learner.teach.lessons import Lessons
-from store import scores, spending, states
-from store.config_model import Config
-from store.scores import Score
-from store.stages import Stage
-from store.states import Claim, ClaimLostError
-from store.votes import ABSTAINED, Vote
 
 __all__ = ["ScoreReport", "Scorer", "choose_judge"]
 
@@ -109,7 +107,7 @@ class Scorer:
 
     def _claim(self, connection: Connection, tally: ScoreCounter) -> Claim | None:
         """The next turn; None where there is none, or no money left for it."""
-        reached = spending.over(connection, self._judge.caps, datetime.now(UTC))
+        reached = calls.over(connection, self._judge.caps, datetime.now(UTC))
         if reached is not None:
             tally.stopped(reached)
             return None

@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from store.stages import Stage
+from dukou.store.states import Stage
 
 
 @dataclass(frozen=True, slots=True)

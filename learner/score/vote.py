@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from dukou.store.calls import of_channel
+from dukou.store.scores import ABSTAINED, OK, Score, Vote
 from learner.teach.choose import hints_of
-from store.calls import of_channel
-from store.scores import Score
-from store.votes import ABSTAINED, OK, Vote
 
 
 def decide(votes: Sequence[Vote], quorum: int, *, unanimous: bool = False) -> Score:

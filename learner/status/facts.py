@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from store.config_learning import GuardSettings
-from store.funnel import Snapshot
+from dukou.settings.learning import GuardSettings
+from dukou.store.funnel import Snapshot
 
 
 @dataclass(frozen=True)

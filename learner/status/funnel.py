@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from store.funnel import Count, Snapshot
-from store.stages import Stage
+from dukou.store.funnel import Count, Snapshot
+from dukou.store.states import Stage
 
 #: The steps of a turn's way, in order.
 STEPS = ("seen", "recorded", "main", "next state", "scored", "counted", "in a batch", "trained", "published")
 
-#: The step that a turn dropped for this reason did not reach: one line for each of `store.stages.REASONS`.
+#: The step that a turn dropped for this reason did not reach: one line for each of `states.REASONS`.
 LOST_BEFORE: dict[str, str] = {
     **dict.fromkeys(("side", "endpoint", "unreadable"), "main"),
     **dict.fromkeys(
@@ -51,7 +51,7 @@ class FunnelStep:
 
 
 def funnel(totals: Iterable[Count], snapshot: Snapshot) -> tuple[FunnelStep, ...]:
-    """Every step of STEPS, from what `store.funnel` counted."""
+    """Every step of STEPS, from what `dukou.store.funnel` counted."""
     counts = tuple(totals)
     return tuple(
         FunnelStep(

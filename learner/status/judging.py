@@ -5,11 +5,10 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
-from store import calls, feedback, spending
-from store.calls import OutcomeCount
-from store.config_learning import JudgeSettings
-from store.feedback import FeedbackCounts
-from store.spending import Caps, Costs
+from dukou.settings.learning import JudgeSettings
+from dukou.store import calls, feedback
+from dukou.store.calls import Caps, Costs, OutcomeCount
+from dukou.store.feedback import FeedbackCounts
 
 HOURS = 24
 
@@ -31,9 +30,9 @@ def caps_of(judge: JudgeSettings) -> Caps:
 
 
 def look(connection: Connection, caps: Caps) -> Judging:
-    today = spending.spent(connection, datetime.now(UTC).date())
+    today = calls.spent(connection, datetime.now(UTC).date())
     outcomes = tuple(calls.lately(connection, HOURS))
-    return Judging(outcomes, today, spending.spent(connection), caps, feedback.counts(connection))
+    return Judging(outcomes, today, calls.spent(connection), caps, feedback.counts(connection))
 
 
 def text(judging: Judging) -> str:
@@ -45,7 +44,7 @@ def text(judging: Judging) -> str:
         lines += [f"    - {o.calls} {o.outcome}" for o in found]
     if judging.ever.calls:
         lines.append(f"  spent today {_spent(judging.today)}; ever {_spent(judging.ever)}")
-    if reached := spending.reached(judging.caps, judging.today, judging.ever):
+    if reached := calls.reached(judging.caps, judging.today, judging.ever):
         lines.append(f"  stopped: {reached}")
     if (said := judging.feedback).all:
         lines.append(f"  feedback: {said.all}, of which {said.unmatched} found no turn")

@@ -6,17 +6,17 @@ from threading import Event
 
 from sqlalchemy import Engine
 
+from dukou.settings.load import Loaded
+from dukou.settings.model import Config
+from dukou.store import database
+from dukou.store.calls import Caps
+from dukou.store.funnel import snapshot, totals
+from dukou.store.postgres_errors import POSTGRES_ERRORS, is_schema_missing, line_of
 from learner.status import judging
 from learner.status.facts import StatusFacts, StatusSettings
 from learner.status.judging import caps_of
 from learner.status.report import StatusReport
 from learner.stop import Clock, SystemClock
-from store import database
-from store.config import Loaded
-from store.config_model import Config
-from store.funnel import snapshot, totals
-from store.postgres_errors import POSTGRES_ERRORS, is_schema_missing, line_of
-from store.spending import Caps
 
 WATCH_SECONDS = 2.0
 NO_CAPS = Caps()

@@ -5,7 +5,7 @@ REMEDIES: dict[str, str] = {
     "side": "send ordinary chat turns, or X-Turn-Type: main where the client calls them side",
     "endpoint": "use /v1/chat/completions",
     "unreadable": "`python -m gateway aside` lists them, and drains them again after an update",
-    "no_ids": "serve with SGLang as `python -m local.engine` starts it",
+    "no_ids": "serve with SGLang as `python -m dukou engine` starts it",
     "no_logprobs": "serve with SGLang and a --tool-call-parser: without one it sends no log-probabilities",
     "version_unknown": "run the reconciler (`python -m gateway`), which knows the version",
     "sampling_unknown": "start SGLang with --sampling-defaults openai, or with a model folder that the "

@@ -5,16 +5,16 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from dukou.settings.environment import FromEnvironment, sentence
+from dukou.store.funnel import Count, Snapshot, VersionView
+from dukou.store.processes import Heartbeat
+from dukou.store.states import REASONS
 from learner.say import age
 from learner.status import judging
 from learner.status.facts import StatusFacts
 from learner.status.funnel import FunnelStep, funnel
 from learner.status.judging import Judging
 from learner.status.sentence import explain
-from store.config_environ import FromEnvironment, sentence
-from store.funnel import Count, Snapshot, VersionView
-from store.processes import Heartbeat
-from store.stages import REASONS
 
 WIDTH = 100
 PROCESSES = ("learner", "drainer", "reconciler")

@@ -7,13 +7,13 @@ named first keeps what stands below it from happening.
 from collections.abc import Callable
 from dataclasses import replace
 
+from dukou.store.funnel import EngineView, Snapshot
+from dukou.store.processes import Heartbeat
+from dukou.store.states import REASONS, Stage
 from learner.batch.freeze import why_frozen_after
 from learner.say import age
 from learner.status.facts import Explanation, StatusFacts, StatusSettings
 from learner.status.remedies import REMEDIES
-from store.funnel import EngineView, Snapshot
-from store.processes import Heartbeat
-from store.stages import REASONS, Stage
 
 Rule = Callable[[Snapshot, StatusSettings], Explanation | None]
 

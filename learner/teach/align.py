@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from store.errors import DukouError
+from dukou.errors import DukouError
 
 
 class AlignmentError(DukouError):

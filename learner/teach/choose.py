@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from store.votes import OK, Vote
+from dukou.store.scores import OK, Vote
 
 SHORTEST_HINT = 11  # characters; a shorter one says nothing
 

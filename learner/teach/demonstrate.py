@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from dukou.settings import learning
+from dukou.store.calls import Call
 from learner.llm.access import misconfigured, of_teacher
 from learner.llm.channel import Channel
 from learner.teach.prompt import with_hint
 from learner.text import text_of, well_formed, without_thinking
-from store import config_learning
-from store.calls import Call
 
 _ROLES = frozenset({"system", "developer", "user", "assistant"})
 
 
 class Demonstrator:
-    def __init__(self, settings: config_learning.TeacherSettings) -> None:
+    def __init__(self, settings: learning.TeacherSettings) -> None:
         self.source = f"teacher:{settings.model}"
         self._max_tokens = settings.max_tokens
         access = of_teacher(settings)

@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+from dukou.errors import DukouError
 from learner.teach.align import AlignmentError, on_tokens
-from store.errors import DukouError
 
 SECONDS = 60.0
 

@@ -13,6 +13,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine
 
+from dukou.settings.model import Config
+from dukou.store import calls, hints, policies, spans
+from dukou.store.calls import Call
+from dukou.store.hints import HintTarget, NewHint
+from dukou.store.scores import Vote
 from learner.teach.align import AlignmentError
 from learner.teach.choose import by_effect, hints_of
 from learner.teach.demonstrate import Demonstrator
@@ -31,11 +36,6 @@ from learner.teach.render import (
     enhanced,
     renderer,
 )
-from store import calls, demonstrations, hints, policies, spans
-from store.calls import Call
-from store.config_model import Config
-from store.hints import HintTarget, NewHint
-from store.votes import Vote
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,9 @@ class Lesson:
         hints.record(connection, self.turn_id, self.hints)
         if self.demonstration is not None:
             call = ids[-1] if ids else None
-            demonstrations.record(connection, self.turn_id, self.source, self.demonstration, self.told, call)
+            hints.record_demonstration(
+                connection, self.turn_id, self.source, self.demonstration, self.told, call
+            )
         calls.add_up(connection, self.calls)
 
 

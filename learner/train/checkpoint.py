@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from dukou.store.batches import BaselineState, Metrics
+from dukou.store.versions import Form, Probe
 from learner.train import folder
 from learner.train.weights import Weights
-from store.batches import BaselineState
-from store.steps import Metrics
-from store.versions import Form, Probe
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dukou.errors import DukouError
+from dukou.settings.learning import TrainerSettings
 from learner.train import folder
 from learner.train.lora import LoraLinear
 from learner.train.weights import Weights
-from store.config_learning import TrainerSettings
-from store.errors import DukouError
 
 #: Weight files of other formats: they would hold the base's weights beside the new ones.
 OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack"}

@@ -5,7 +5,7 @@ What is unknown (NULL) refuses nothing: `publish.held_out` turns may not be ther
 
 from collections.abc import Mapping
 
-from store.config_learning import PublishSettings
+from dukou.settings.learning import PublishSettings
 
 
 def refusal(measured: Mapping[str, float | None], limits: PublishSettings) -> str | None:

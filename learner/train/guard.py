@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dukou.settings.learning import GuardSettings
 from learner.train.metrics import Metrics
-from store.config_learning import GuardSettings
 
 #: The first steps' mean is what later ones are held against; fewer say too little.
 FIRST_STEPS = 4
@@ -20,7 +20,7 @@ LEAST_NORMS = 5
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The batch is skipped for `reason` (store/stages.py). `drift` freezes learning as well."""
+    """The batch is skipped for `reason` (dukou/store/states.py). `drift` freezes learning as well."""
 
     reason: Literal["not_finite", "grad_spike", "drift"]
     detail: str

@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dukou.store.hints import AlternativeHint
 from learner.teach.choose import by_effect
 from learner.train import model
 from learner.train.ledger import StepStore, Work
 from learner.train.sample import Sample
 from learner.train.weights import Weights
-from store.hints import AlternativeHint
 
 
 def choose_hints(step_store: StepStore, token: int, weights: Weights, work: Work) -> Work:
     """The work with each turn's most effective hint, which is also written to `samples`.
 
     Raises:
-        store.leases.LeaseLostError: another step has begun.
+        dukou.store.processes.LeaseLostError: another step has begun.
     """
     if not work.alternatives:
         return work

@@ -6,16 +6,15 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from dukou.errors import DukouError
+from dukou.settings.model import Config
+from dukou.store import batches, hints, policies, processes, publishing, versions, watch
+from dukou.store.batches import BaselineState, Metrics, StepSettings, StoredBatch
+from dukou.store.hints import AlternativeHint
+from dukou.store.policies import Policy
 from learner.train.checkpoint import StepRecord
 from learner.train.guard import FIRST_STEPS
 from learner.train.sample import Sample, from_turn
-from store import batches, heldout, hints, leases, policies, publishing, steps, versions
-from store.batches import BaselineState, StepSettings, StoredBatch
-from store.config_model import Config
-from store.errors import DukouError
-from store.hints import AlternativeHint
-from store.policies import Policy
-from store.steps import Metrics
 
 #: Seconds until a trainer with other checkpoints may take over from one that is gone.
 LEASE_SECONDS = 3600.0
@@ -69,7 +68,7 @@ class StepStore:
     def acquire(self) -> int:
         """The token for one step, valid until anybody asks for the next. Raises TrainerBusyError."""
         with self.engine.begin() as connection:
-            token = leases.acquire(connection, self.lease, owner(self.checkpoints), LEASE_SECONDS)
+            token = processes.acquire(connection, self.lease, owner(self.checkpoints), LEASE_SECONDS)
         if token is None:
             raise TrainerBusyError(f"another learner trains the policy {self.policy!r}")
         return token
@@ -84,9 +83,9 @@ class StepStore:
                     f"batch {batch_id} is {batch.status}, or of another policy than {self.policy!r}"
                 )
             used, baseline = batches.made_with(connection, batch_id)
-            head = steps.head(connection, policy.id, policy.live_version)
+            head = batches.head(connection, policy.id, policy.live_version)
             count, longest = settings.publish.held_out, settings.trainer.max_tokens
-            held_out = heldout.newest(connection, policy.id, count, longest)
+            held_out = watch.newest_held_out(connection, policy.id, count, longest)
             return Work(
                 batch=batch,
                 settings=used,
@@ -96,17 +95,17 @@ class StepStore:
                 alternatives=hints.alternatives(connection, batch_id, used.trainer.max_tokens),
                 held_out=[from_turn(row) for row in held_out],
                 head=head,
-                head_number=steps.number_of(connection, policy.id, head),
-                number=steps.next_number(connection, policy.id),
-                first=steps.metrics(connection, policy.id, FIRST_STEPS, newest=False),
-                recent=steps.metrics(connection, policy.id, RECENT_STEPS, newest=True),
+                head_number=batches.number_of(connection, policy.id, head),
+                number=batches.next_number(connection, policy.id),
+                first=batches.metrics(connection, policy.id, FIRST_STEPS, newest=False),
+                recent=batches.metrics(connection, policy.id, RECENT_STEPS, newest=True),
                 outdated=batch.live_version not in versions.ancestors(connection, policy.id, head),
             )
 
     def choose_hints(self, token: int, work: Work, chosen: dict[uuid.UUID, int]) -> None:
         """Writes which hint teaches each turn. Raises LeaseLostError for an old token."""
         with self.engine.begin() as connection:
-            leases.check(connection, self.lease, token)
+            processes.check(connection, self.lease, token)
             hints.use(connection, work.batch.id, chosen)
 
     def next_version(self, policy_id: int) -> int:
@@ -116,7 +115,7 @@ class StepStore:
     def write(self, token: int, record: StepRecord) -> None:
         """Version, step, trained turns and trained batch, at once. Raises LeaseLostError for an old token."""
         with self.engine.begin() as connection:
-            leases.check(connection, self.lease, token)
+            processes.check(connection, self.lease, token)
             policy_id = batches.get(connection, record.batch_id).policy_id
             versions.insert(
                 connection,
@@ -130,9 +129,9 @@ class StepStore:
                     probe=record.probe,
                 ),
             )
-            steps.insert(
+            batches.insert_step(
                 connection,
-                steps.NewStep(
+                batches.NewStep(
                     batch_id=record.batch_id,
                     policy_id=policy_id,
                     number=record.number,
@@ -149,7 +148,7 @@ class StepStore:
     def skip(self, token: int, work: Work, reason: str, detail: str | None) -> None:
         """Ends a batch without a step; its turns are dropped with the reason."""
         with self.engine.begin() as connection:
-            leases.check(connection, self.lease, token)
+            processes.check(connection, self.lease, token)
             turns = [sample.turn_id for sample in work.samples]
             batches.conclude(connection, work.batch.id, "skipped", turns, reason, detail)
 
@@ -166,4 +165,6 @@ class StepStore:
         """(version, step number) of what must stay on disk besides the newest."""
         with self.engine.connect() as connection:
             wanted = publishing.in_use(connection, policy_id)
-            return [(version, steps.number_of(connection, policy_id, version)) for version in sorted(wanted)]
+            return [
+                (version, batches.number_of(connection, policy_id, version)) for version in sorted(wanted)
+            ]

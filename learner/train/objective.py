@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import loss, model
 from learner.train.rows import Row, passes, plan
 from learner.train.sample import Sample
 from learner.train.teacher import score_hinted, teaching_model
 from learner.train.weights import Weights
-from store.config_learning import LossSettings, TrainerSettings
 
 #: A token of negative advantage costs at most this many times its advantage.
 DUAL_CLIP = 3.0

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from store.config_learning import TrainerSettings
+from dukou.settings.learning import TrainerSettings
 
 
 def adamw(masters: Iterable[nn.Parameter]) -> Optimizer:

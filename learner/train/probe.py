@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from dukou.store.versions import Probe, ProbePrompt
 from learner.train.model import HfModel, all_logprobs
-from store.versions import Probe, ProbePrompt
 
 TEXTS = (
     "The ferry crosses the river every hour, and the ticket costs two coins.",

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
+from dukou.settings.model import Config
+from dukou.store import batches, policies, publishing, versions, watch
+from dukou.store.publishing import Trial
 from learner.train import gate
 from learner.train.watch import worse
-from store import policies, price, publishing, steps, versions, watch
-from store.config_model import Config
-from store.publishing import Trial
 
 FOLLOWS = "the gateway's reconciler loads it into the engines"
 
@@ -67,7 +67,7 @@ def _next(connection: Connection, policy_id: int, live: int, config: Config, *, 
     version = publishing.newest_unpublished(connection, policy_id)
     if version is None or (not asked and _too_soon(connection, policy_id, live, config)):
         return None
-    problem = gate.refusal(steps.measured(connection, policy_id, version), config.publish)
+    problem = gate.refusal(batches.measured(connection, policy_id, version), config.publish)
     if problem is not None:
         versions.refuse(connection, policy_id, version, problem)
         return f"refused version={version} because {problem}"
@@ -81,7 +81,7 @@ def _next(connection: Connection, policy_id: int, live: int, config: Config, *, 
 
 def _too_soon(connection: Connection, policy_id: int, live: int, config: Config) -> bool:
     limit = config.publish.max_cold_share
-    return limit > 0 and price.why_wait(price.cache_cost(connection, policy_id, live), limit) is not None
+    return limit > 0 and watch.why_wait(watch.cache_cost(connection, policy_id, live), limit) is not None
 
 
 def _worse(connection: Connection, policy_id: int, version: int, than: int, config: Config) -> str | None:

@@ -6,8 +6,8 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from store import spans
-from store.batches import SampleRow
+from dukou.store import spans
+from dukou.store.batches import SampleRow
 
 
 @dataclass(frozen=True, slots=True)

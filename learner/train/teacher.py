@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from dukou.settings.learning import LossSettings
 from learner.train import model
 from learner.train.logprobs import TeacherScores
 from learner.train.model import HfModel
 from learner.train.sample import Sample, pack
 from learner.train.weights import Weights
-from store.config_learning import LossSettings
 
 
 def teaching_model(weights: Weights, settings: LossSettings) -> AbstractContextManager[HfModel]:

@@ -19,6 +19,11 @@ import torch
 from sqlalchemy import Engine
 from torch.nn.utils import clip_grad_norm_
 
+from dukou.settings.learning import LossSettings
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
+from dukou.store.batches import Metrics
+from dukou.store.versions import Probe
 from learner.train import (
     checkpoint,
     export,
@@ -38,11 +43,6 @@ from learner.train.guard import Refusal, refuse
 from learner.train.ledger import StepStore, Work
 from learner.train.objective import Totals
 from learner.train.weights import LoraWeights, Weights
-from store.config_learning import LossSettings
-from store.config_model import Config
-from store.paths import StatePaths
-from store.steps import Metrics
-from store.versions import Probe
 
 log = logging.getLogger("dukou.learner")
 

@@ -8,8 +8,8 @@ It is looked at again and again, so the confidence should be well above 0.95.
 import math
 from statistics import NormalDist
 
-from store.config_learning import WatchSettings
-from store.watch import SampleMean, VersionFigures
+from dukou.settings.learning import WatchSettings
+from dukou.store.watch import SampleMean, VersionFigures
 
 
 def worse(now: VersionFigures, before: VersionFigures, settings: WatchSettings) -> str | None:

@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import lora, table
 from learner.train.model import HfModel, served_dtype
-from store.config_learning import LossSettings, TrainerSettings
 
 
 class Weights(ABC):

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from local.engine import install as engine_install
-from local.engine import models as engine_models
-from local.engine.__main__ import say
-from local.engine.models import TINY_MODEL
-from local.engine.start import start, stop
-from store.config_model import Config
-from store.paths import StatePaths
+from dukou.local.engine import install as engine_install
+from dukou.local.engine import models as engine_models
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.models import TINY_MODEL
+from dukou.local.engine.start import start, stop
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
 
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from store import database
-from store.config_model import Config
+from dukou.settings.model import Config
+from dukou.store import database
 
 _FORKS = multiprocessing.get_context("forkserver")
 _PRELOADED = ["learner.train.trainer", "gateway.reconcile.reconciler", "tests.acceptance.mortal"]
@@ -84,10 +84,10 @@ def learn(config: Config, url: str, countdown: Countdown) -> None:
 
 def reconcile(config: Config, url: str, countdown: Countdown) -> None:
     """What a reconciler does in a tick. The points: before and after each control call."""
+    from dukou.settings.paths import StatePaths
     from gateway.reconcile.books import ReconcilerStore
     from gateway.reconcile.control import Control
     from gateway.reconcile.reconciler import Reconciler
-    from store.paths import StatePaths
 
     class Mortal(Control):
         def _send(self, method: str, path: str, body: Any, timeout: Any) -> Any:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.start import start, stop
+from dukou.settings.paths import StatePaths
 from gateway.reconcile.control import Control, Health
 from gateway.reconcile.reconciler import look
 from gateway.reconcile.vocabulary import Vocabularies
-from local.engine.__main__ import say
-from local.engine.start import start, stop
-from store.paths import StatePaths
 from tests.acceptance.conftest import RealEngine, configured
 from tests.acceptance.through import through_dukou
 from tests.fakes.gateway import route

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from local.engine.__main__ import say
-from local.engine.models import TINY_MODEL
-from local.engine.start import start, stop
-from store.config_model import Config
-from store.paths import StatePaths
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.models import TINY_MODEL
+from dukou.local.engine.start import start, stop
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
 from tests.acceptance.conftest import RealEngine
 from tests.acceptance.through import config_for, drained
 from tests.fakes.gateway import running

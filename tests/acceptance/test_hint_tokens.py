@@ -4,10 +4,10 @@ import random
 
 import numpy as np
 
+from dukou.local.engine.models import TINY_MODEL
+from dukou.settings.paths import StatePaths
 from learner.teach.prompt import with_hint
 from learner.teach.render import Conversation, control_tokens, enhanced, renderer
-from local.engine.models import TINY_MODEL
-from store.paths import StatePaths
 
 MESSAGES = [{"role": "system", "content": "s"}, {"role": "user", "content": "Capital of France?"}]
 OTHERS = ["\n", "<", "|", ">", " a ", "]", "[", "\u200b", "user"]

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.models import CHAT_MODEL
+from dukou.local.engine.start import start, stop
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
+from dukou.store.states import Stage
+from dukou.store.tables import calls, scores, turn_states, votes
 from learner.score.calibration import agreement
 from learner.score.judge_llm import LLMJudge
 from learner.score.next_state import Case
 from learner.score.parallel import in_parallel
 from learner.score.scorer import Scorer
 from learner.score.suspicion import suspects_injection
-from local.engine.__main__ import say
-from local.engine.models import CHAT_MODEL
-from local.engine.start import start, stop
-from store.config_model import Config
-from store.paths import StatePaths
-from store.stages import Stage
-from store.tables import calls, scores, turn_states, votes
 from tests.acceptance.conftest import configured
 from tests.fakes.turns import add_turn
 

@@ -12,17 +12,17 @@ from sqlalchemy import Engine
 from bench.faulting.procfs import children_of
 from bench.publishing.plant import Plant
 from bench.publishing.plants import full
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.start import start, stop
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
+from dukou.store import policies, publishing, versions
+from dukou.store.versions import NewVersion
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Reconciler
 from learner.train import probe
 from learner.train.model import load, vocabulary
-from local.engine.__main__ import say
-from local.engine.start import start, stop
-from store import policies, publishing, versions
-from store.config_model import Config
-from store.paths import StatePaths
-from store.versions import NewVersion
 from tests.acceptance.conftest import RealEngine, configured
 from tests.acceptance.test_real_engine import Stream
 

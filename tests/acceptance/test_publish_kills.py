@@ -14,17 +14,17 @@ from sqlalchemy import Engine
 from bench.faulting.procfs import children_of
 from bench.publishing.plant import Plant
 from bench.publishing.plants import full
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.start import launch, start, stop
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
+from dukou.store import policies, publishing, versions
+from dukou.store.versions import NewVersion
 from gateway.reconcile import routes_file
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control, Health
 from gateway.reconcile.decide import Route
 from gateway.reconcile.reconciler import Reconciler
-from local.engine.__main__ import say
-from local.engine.start import launch, start, stop
-from store import policies, publishing, versions
-from store.config_model import Config
-from store.paths import StatePaths
-from store.versions import NewVersion
 from tests.acceptance import mortal
 from tests.acceptance.conftest import RealEngine, configured
 from tests.fakes.training import fill, make_policy, rows

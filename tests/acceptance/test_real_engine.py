@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 from sqlalchemy import Engine, select
 from transformers import AutoModelForCausalLM
 
+from dukou.store import policies, versions
+from dukou.store.tables import publications
+from dukou.store.versions import NewVersion, Probe, ProbePrompt
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.checkpoint import MARKER
 from gateway.reconcile.control import Control, ControlError, Health
 from gateway.reconcile.decide import Route
 from gateway.reconcile.reconciler import Reconciler
-from store import policies, versions
-from store.tables import publications
-from store.versions import NewVersion, Probe, ProbePrompt
 from tests.acceptance.conftest import RealEngine
 
 IDS = [1, 504, 253, 1798, 338, 28, 216, 33, 5]

@@ -17,12 +17,12 @@ import torch
 from sqlalchemy import Engine
 from transformers import AutoModelForCausalLM
 
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.models import TINY_MODEL
+from dukou.local.engine.start import start, stop
+from dukou.settings.paths import StatePaths
 from gateway.reconcile import defaults
 from gateway.reconcile.control import Control
-from local.engine.__main__ import say
-from local.engine.models import TINY_MODEL
-from local.engine.start import start, stop
-from store.paths import StatePaths
 from tests.acceptance.conftest import RealEngine, configured
 from tests.acceptance.through import drained, through_dukou
 from tests.fakes.gateway import CHAT

@@ -20,8 +20,8 @@ from sqlalchemy import Engine
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dukou.store import spans
 from gateway.reconcile.control import Control
-from store import spans
 from tests.acceptance.conftest import RealEngine
 from tests.acceptance.through import drained, through_dukou
 from tests.fakes.gateway import CHAT

@@ -13,15 +13,15 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from dukou.local.engine.__main__ import say
+from dukou.local.engine.models import CHAT_MODEL
+from dukou.local.engine.start import start, stop
+from dukou.settings.paths import StatePaths
 from learner.teach.choose import effect
 from learner.teach.engine import TeacherEngine, TeacherEngineError
 from learner.teach.prompt import with_hint
 from learner.teach.render import Conversation, Ids, Render, enhanced, renderer
 from learner.train import model
-from local.engine.__main__ import say
-from local.engine.models import CHAT_MODEL
-from local.engine.start import start, stop
-from store.paths import StatePaths
 from tests.acceptance.conftest import configured
 
 pytestmark = pytest.mark.slow

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 from sqlalchemy import Engine, text
 
+from dukou.settings.model import Config
+from dukou.settings.serving import Gateway
 from gateway.drain.drainer import Drainer
 from gateway.reconcile import defaults
 from gateway.reconcile.control import Control
 from gateway.spool.reader import SpoolReader
-from store.config_model import Config
-from store.config_serving import Gateway
 from tests.acceptance.conftest import RealEngine
 from tests.fakes.gateway import Running, running
 

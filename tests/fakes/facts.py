@@ -1,9 +1,9 @@
-"""A quiet, healthy Dukou as `store.funnel` would describe it; tests change one thing at a time."""
+"""A quiet, healthy Dukou as `dukou.store.funnel` would describe it; tests change one thing at a time."""
 
+from dukou.store.funnel import Count, EngineView, Snapshot
+from dukou.store.processes import DrainerDetail, Heartbeat, LearnerDetail
+from dukou.store.states import Stage
 from learner.status.facts import StatusSettings
-from store.funnel import Count, EngineView, Snapshot
-from store.processes import DrainerDetail, Heartbeat, LearnerDetail
-from store.stages import Stage
 
 URL = "http://127.0.0.1:30000"
 SETTINGS = StatusSettings(

@@ -7,21 +7,21 @@ from uuid import UUID
 
 from sqlalchemy import Engine, select
 
+from dukou.settings.model import Config
+from dukou.settings.serving import Session
+from dukou.store import contents
+from dukou.store.tables import turn_states, turns
 from gateway.drain.drainer import Drainer
 from gateway.spool.reader import SpoolReader
-from store import whole
-from store.config_model import Config
-from store.config_serving import Session
-from store.tables import turn_states, turns
 from tests.fakes.spooled import Worker
 
 START = 1_700_000_000.0  # seconds since 1970
 _WHOLE = select(
     *(column for column in turns.c if column.name != "prompt_ids"),
-    whole.messages(turns).label("messages"),
-    whole.tools(turns).label("tools"),
-    whole.prompt_ids(turns).label("prompt_ids"),
-    whole.request_body(turns).label("request_body"),
+    contents.messages(turns).label("messages"),
+    contents.tools(turns).label("tools"),
+    contents.prompt_ids(turns).label("prompt_ids"),
+    contents.request_body(turns).label("request_body"),
 )
 
 

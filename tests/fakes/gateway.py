@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 
+from dukou.settings.model import Config
+from dukou.settings.serving import Engine, Gateway
 from gateway.relay import serve
 from gateway.spool.format import Kind, Record, decode
-from store.config_model import Config
-from store.config_serving import Engine, Gateway
 
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import model, objective, optimizer, weights
-from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import save
 from tests.unit.test_objective import batch
 

@@ -6,10 +6,10 @@ import torch
 from sqlalchemy import Engine
 from torch.nn.utils import clip_grad_norm_
 
+from dukou.settings.model import Config
+from dukou.store import batches
 from learner.train import model, objective, optimizer, weights
 from learner.train.sample import from_turn
-from store import batches
-from store.config_model import Config
 from tests.fakes.training import rows
 
 

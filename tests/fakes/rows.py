@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, insert
 
+from dukou.store import contents, layout, partitions
+from dukou.store.tables import turns
+from dukou.store.turn_rows import TurnRow
 from gateway.fold.body import read
-from store import contents, layout, partitions
-from store.tables import turns
-from store.turn_rows import TurnRow
 
 
 def insert_turn(connection: Connection, **row: Any) -> None:

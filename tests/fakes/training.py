@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, Engine
 
-from store import policies, publishing
-from store.config_learning import BatchSettings, TrainerSettings
-from store.config_model import Config
-from store.config_serving import Engine as EngineSettings
-from store.policies import Policy
-from store.stages import Stage
+from dukou.settings.learning import BatchSettings, TrainerSettings
+from dukou.settings.model import Config
+from dukou.settings.serving import Engine as EngineSettings
+from dukou.store import policies, publishing
+from dukou.store.policies import Policy
+from dukou.store.states import Stage
 from tests.fakes.tiny_llama import VOCABULARY, save
 from tests.fakes.turns import add_turn
 

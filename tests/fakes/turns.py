@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, insert
 
-from store.stages import Stage
-from store.tables import scores, turn_states
+from dukou.store.states import Stage
+from dukou.store.tables import scores, turn_states
 from tests.fakes.rows import insert_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,15 +10,15 @@ import orjson
 from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.exc import OperationalError
 
+from dukou.settings.model import Config
+from dukou.store import publishing, versions
+from dukou.store.states import Stage
+from dukou.store.tables import policies, publications, sessions
+from dukou.store.versions import Form, NewVersion, Probe, ProbePrompt
 from gateway.reconcile.adapters import Spawn
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Environment, Reconciler
-from store import publishing, versions
-from store.config_model import Config
-from store.stages import Stage
-from store.tables import policies, publications, sessions
-from store.versions import Form, NewVersion, Probe, ProbePrompt
 from tests.fakes.models import write_adapter, write_model
 from tests.fakes.sglang import FakeSGLang, logprob
 from tests.fakes.turns import add_turn

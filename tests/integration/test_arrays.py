@@ -5,7 +5,7 @@ import pytest
 from psycopg.errors import DataError
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, insert, select, text
 
-from store.arrays import Float4Array, Int4Array
+from dukou.store.binary import Float4Array, Int4Array
 
 metadata = MetaData()
 things = Table(

@@ -5,10 +5,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
+from dukou.store import set_aside as kept
+from dukou.store.tables import feedback, sessions, set_aside, turns
 from gateway.drain import aside, record
 from gateway.spool.format import Kind, encode
-from store import set_aside as kept
-from store.tables import feedback, sessions, set_aside, turns
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, request_body, request_meta, turn_id, user
 

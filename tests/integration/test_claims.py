@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import Engine, text
 
-from store import states, turns
-from store.stages import Stage
+from dukou.store import states, turns
+from dukou.store.states import Stage
 from tests.fakes.turns import add_turn, turn_id
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
+from dukou.store import versions
+from dukou.store.versions import NewVersion
 from learner.batch.collect import ClosedBatch, NoBatch, close_batch
-from store import versions
-from store.versions import NewVersion
 from tests.fakes.training import NOW, config, fill, make_policy, rows
 
 

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine, insert, select
 from sqlalchemy.exc import DataError, IntegrityError
 
-from store.copying import copy_rows
-from store.tables import sessions, turn_states, turns
+from dukou.store.binary import copy_rows
+from dukou.store.tables import sessions, turn_states, turns
 
 ROW: dict[str, Any] = {
     "id": UUID(int=0x0197_0000_0000_7000_8000_0000_0000_0001),

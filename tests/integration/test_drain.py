@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 
+from dukou.store.postgres_errors import PostgresUnreachableError
+from dukou.store.tables import policies, processes, sessions, set_aside, turn_states, turns, versions
 from gateway.drain import drainer
 from gateway.drain import process as drain
 from gateway.spool.format import Kind, encode
 from gateway.spool.reader import SpoolReader, only_drainer
-from store.postgres_errors import PostgresUnreachableError
-from store.tables import policies, processes, sessions, set_aside, turn_states, turns, versions
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import (
     assistant,

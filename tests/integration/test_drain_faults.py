@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 
+from dukou.store.tables import set_aside
 from gateway.drain import process as drain
-from store.tables import set_aside
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import user
 

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select
 
+from dukou.store.tables import set_aside, turns
 from gateway.spool.format import Kind, encode
-from store.tables import set_aside, turns
 from tests.fakes.ferry import Ferry
 from tests.fakes.grammar import CHANGES, ENDINGS, REPLIES, REQUESTS, examples
 from tests.fakes.spooled import (

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from store.embedded import EmbeddedError, binaries, ensure_running, is_running, stop
+from dukou.store.embedded import EmbeddedError, binaries, ensure_running, is_running, stop
 
 ROOT = Path(__file__).resolve().parents[2]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root lends the server another account")
@@ -97,7 +97,7 @@ def test_local_conf_wins_over_dukous_settings(state: Path) -> None:
 
 def test_several_processes_at_once_get_one_server(state: Path) -> None:
     program = (
-        "from pathlib import Path; from store import embedded\n"
+        "from pathlib import Path; from dukou.store import embedded\n"
         f"print(embedded.ensure_running(Path({str(state)!r})))"
     )
     starters = [
@@ -215,7 +215,9 @@ def test_a_container_without_dac_read_search_walks_through_closed_folders_too(fo
     programs = closed_programs(folder)
     state = folder / "state"
     program = (
-        "from pathlib import Path; from store import embedded; from store.embedded import binaries\n"
+        "from pathlib import Path\n"
+        "from dukou.store import embedded\n"
+        "from dukou.store.embedded import binaries\n"
         f"binaries._candidates = lambda: iter([Path({str(programs)!r})])\n"
         f"print(embedded.ensure_running(Path({str(state)!r})))"
     )
@@ -247,7 +249,7 @@ def test_an_ordinary_user_runs_it_as_itself(folder: Path) -> None:
     mine.mkdir()
     os.chown(mine, user.pw_uid, user.pw_gid)
     program = (
-        "from pathlib import Path; from store import embedded\n"
+        "from pathlib import Path; from dukou.store import embedded\n"
         f"embedded.ensure_running(Path({str(mine)!r})); print(embedded.is_running(Path({str(mine)!r})))\n"
         f"embedded.stop(Path({str(mine)!r}))"
     )

@@ -6,16 +6,16 @@ import httpx
 import pytest
 from sqlalchemy import select, text
 
+from dukou.settings.model import Config
+from dukou.settings.paths import StatePaths
+from dukou.store import states
+from dukou.store.states import Stage
+from dukou.store.tables import demonstrations, feedback, scores, turn_states
 from gateway.drain.drainer import Drainer
 from gateway.relay.app import GatewayApp
 from gateway.spool.reader import SpoolReader
 from learner.score.forks import apply_siblings
 from learner.score.scorer import Scorer
-from store import states
-from store.config_model import Config
-from store.paths import StatePaths
-from store.stages import Stage
-from store.tables import demonstrations, feedback, scores, turn_states
 from tests.fakes.turns import add_turn, turn_id
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select, text
 
+from dukou.store.scores import Score, record
+from dukou.store.tables import demonstrations, scores
 from learner.score.edits import corrected
 from learner.score.forks import OVERLAP, Forks, apply_edits
-from store.scores import Score, record
-from store.tables import demonstrations, scores
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, user
 

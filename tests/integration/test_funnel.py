@@ -5,16 +5,16 @@ import uuid
 import pytest
 from sqlalchemy import insert, text
 
+from dukou.store import database, processes
+from dukou.store.funnel import RECENT, Count, OpenBatch, snapshot, totals
+from dukou.store.policies import get_or_create
+from dukou.store.processes import DrainerDetail, Heartbeat, LearnerDetail
+from dukou.store.states import Stage
+from dukou.store.tables import batches, engines, publications, samples, set_aside, steps, versions
 from learner.status.facts import StatusFacts
 from learner.status.funnel import funnel
 from learner.status.read import read_from
 from learner.status.sentence import explain
-from store import database, processes
-from store.funnel import RECENT, Count, OpenBatch, snapshot, totals
-from store.policies import get_or_create
-from store.processes import DrainerDetail, Heartbeat, LearnerDetail
-from store.stages import Stage
-from store.tables import batches, engines, publications, samples, set_aside, steps, versions
 from tests.fakes.facts import SETTINGS
 from tests.fakes.turns import add_turn
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import orjson
 
+from dukou.store.postgres_errors import PostgresUnreachableError
 from gateway.drain import process as drain
 from gateway.drain.report import Reporter
-from store.postgres_errors import PostgresUnreachableError
 from tests.fakes.ferry import Ferry
 from tests.fakes.gateway import ASK, CHAT, config_for, running
 from tests.fakes.spooled import user

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from store.config_model import Config
+from dukou.settings.model import Config
 from tests.fakes.gateway import ASK, CHAT, config_for, route, running
 from tests.fakes.upstream import FakeUpstream, Send, answer
 

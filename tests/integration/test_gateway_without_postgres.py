@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from store.config_serving import Database
+from dukou.settings.serving import Database
 from tests.fakes.gateway import ASK, CHAT, STREAM, config_for, running
 from tests.fakes.upstream import DONE, FIN, FakeUpstream, Send, Wait, answer, chunk, event, stream_head
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
+from dukou.settings.model import Config
+from dukou.store.tables import metadata
 from gateway.drain.drainer import Drainer
 from gateway.spool.reader import SpoolReader
-from store.config_model import Config
-from store.tables import metadata
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 CLOCK = 2_000_000_000.0  # later than every record: whatever waits for an earlier turn gives up

@@ -8,15 +8,15 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
+from dukou.settings import model
+from dukou.settings.model import Config
+from dukou.store.states import Stage
+from dukou.store.tables import calls, scores, turn_states, votes
 from learner.llm.channel import quiet_litellm
 from learner.score.judge_llm import LLMJudge
 from learner.score.next_state import Case
 from learner.score.parallel import in_parallel
 from learner.score.scorer import Scorer, choose_judge
-from store import config_model
-from store.config_model import Config
-from store.stages import Stage
-from store.tables import calls, scores, turn_states, votes
 from tests.fakes.judge import HANG, FakeJudge, Reply, fails, html, says, verdict
 from tests.fakes.turns import add_turn
 
@@ -44,7 +44,7 @@ class Hands:
 
 
 def settings(url, **more):
-    return config_model.JudgeSettings.model_validate(
+    return model.JudgeSettings.model_validate(
         {"kind": "llm", "api_base": url, "api_key": KEY, "model": "openai/judge-model", "timeout_sec": 5}
         | more
     )

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from dukou.settings.load import from_mapping
+from dukou.store import database
+from dukou.store.policies import get_or_create
+from dukou.store.states import Stage
+from dukou.store.tables import policies, samples, turn_states
 from learner.parts import PostgresStages
-from store import database
-from store.config import from_mapping
-from store.policies import get_or_create
-from store.stages import Stage
-from store.tables import policies, samples, turn_states
 from tests.fakes import tiny_llama
 from tests.fakes.turns import add_turn
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Connection, Engine, select, text
 
-from store import leases, processes
-from store.leases import LeaseLostError
-from store.processes import Heartbeat, LearnerDetail
-from store.tables import processes as rows
+from dukou.store import processes
+from dukou.store.processes import Heartbeat, LearnerDetail, LeaseLostError
+from dukou.store.tables import processes as rows
 
 
 @pytest.fixture
@@ -22,66 +21,66 @@ def expire(connection: Connection) -> None:
 
 
 def test_a_held_lease_is_refused_to_others(connection: Connection) -> None:
-    assert leases.acquire(connection, "trainer:default", "a", 60) == 1
-    assert leases.acquire(connection, "trainer:default", "b", 60) is None
-    assert leases.acquire(connection, "trainer:other", "b", 60) == 1
+    assert processes.acquire(connection, "trainer:default", "a", 60) == 1
+    assert processes.acquire(connection, "trainer:default", "b", 60) is None
+    assert processes.acquire(connection, "trainer:other", "b", 60) == 1
 
 
 def test_an_expired_lease_goes_on_with_a_greater_token(connection: Connection) -> None:
-    first = leases.acquire(connection, "x", "a", 60)
+    first = processes.acquire(connection, "x", "a", 60)
     expire(connection)
-    second = leases.acquire(connection, "x", "b", 60)
+    second = processes.acquire(connection, "x", "b", 60)
     assert first is not None
     assert second == first + 1
-    assert leases.acquire(connection, "x", "a", 60) is None
+    assert processes.acquire(connection, "x", "a", 60) is None
 
 
 def test_what_was_begun_under_a_lost_lease_is_not_written(connection: Connection) -> None:
-    token = leases.acquire(connection, "x", "a", 60)
+    token = processes.acquire(connection, "x", "a", 60)
     assert token is not None
-    leases.check(connection, "x", token)
+    processes.check(connection, "x", token)
     expire(connection)
-    leases.check(connection, "x", token)  # expired, but nobody came
-    leases.acquire(connection, "x", "b", 60)
+    processes.check(connection, "x", token)  # expired, but nobody came
+    processes.acquire(connection, "x", "b", 60)
     with pytest.raises(LeaseLostError, match="the lease x was lost"):
-        leases.check(connection, "x", token)
-    assert not leases.renew(connection, "x", token, 60)
-    assert not leases.release(connection, "x", token)
+        processes.check(connection, "x", token)
+    assert not processes.renew(connection, "x", token, 60)
+    assert not processes.release(connection, "x", token)
 
 
 def test_a_renewed_lease_is_held_again(connection: Connection) -> None:
-    token = leases.acquire(connection, "x", "a", 60)
+    token = processes.acquire(connection, "x", "a", 60)
     assert token is not None
     expire(connection)
-    assert leases.renew(connection, "x", token, 60)
-    assert leases.acquire(connection, "x", "b", 60) is None
+    assert processes.renew(connection, "x", token, 60)
+    assert processes.acquire(connection, "x", "b", 60) is None
 
 
 def test_a_released_lease_is_free_at_once_and_its_token_is_not_used_again(connection: Connection) -> None:
-    token = leases.acquire(connection, "x", "a", 60)
+    token = processes.acquire(connection, "x", "a", 60)
     assert token is not None
-    assert leases.release(connection, "x", token)
-    assert leases.acquire(connection, "x", "b", 60) == token + 1
+    assert processes.release(connection, "x", token)
+    assert processes.acquire(connection, "x", "b", 60) == token + 1
 
 
 def test_an_owner_that_restarts_has_its_lease_at_once_under_a_new_token(connection: Connection) -> None:
-    first = leases.acquire(connection, "x", "a", 60)
+    first = processes.acquire(connection, "x", "a", 60)
     assert first is not None
-    assert leases.acquire(connection, "x", "a", 60) == first + 1
+    assert processes.acquire(connection, "x", "a", 60) == first + 1
     with pytest.raises(LeaseLostError):
-        leases.check(connection, "x", first)
+        processes.check(connection, "x", first)
 
 
 def test_a_checked_lease_cannot_be_taken_until_the_holder_commits(db: Engine) -> None:
     with db.begin() as holder:
-        token = leases.acquire(holder, "x", "a", 60)
+        token = processes.acquire(holder, "x", "a", 60)
         assert token is not None
     with db.begin() as holder, db.connect() as other:
         expire(holder)
-        leases.check(holder, "x", token)
+        processes.check(holder, "x", token)
         other.execute(text("set local lock_timeout = '50ms'"))
         with pytest.raises(Exception, match="lock timeout"):
-            leases.acquire(other, "x", "b", 60)
+            processes.acquire(other, "x", "b", 60)
 
 
 def test_a_beat_replaces_the_last_one_and_keeps_the_start(connection: Connection) -> None:

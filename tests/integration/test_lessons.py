@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
+from dukou.settings.model import Config
+from dukou.store.scores import Vote
+from dukou.store.tables import calls, demonstrations, feedback, hints, policies, turns
 from learner.score.scorer import Scorer
 from learner.teach import lessons
 from learner.teach.engine import TeacherEngineError
-from store.config_model import Config
-from store.tables import calls, demonstrations, feedback, hints, policies, turns
-from store.votes import Vote
 from tests.fakes.judge import FakeJudge, fails, says
 from tests.fakes.turns import NOW, turn_id
 from tests.integration.test_scorer import Scripted, add_pair, rows, state_of

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from store import earlier, wire
-from store.earlier import NEWEST
+from dukou.store import binary, earlier
+from dukou.store.earlier import NEWEST
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, reply_body, user
 
@@ -50,8 +50,8 @@ def test_the_others_are_not_read_by_postgres_either(ferry, db):
     ferry.drain()
     row, alike = ferry.row(last), ferry.rows()[0]
     given = {
-        "prompt_hash_of": wire.texts([row.tenant, row.tenant]),
-        "prompt_hash": wire.blobs([row.prompt_hash, alike.prompt_hash]),
+        "prompt_hash_of": binary.texts([row.tenant, row.tenant]),
+        "prompt_hash": binary.blobs([row.prompt_hash, alike.prompt_hash]),
     }
     with db.begin() as connection:
         connection.exec_driver_sql("analyze turns")

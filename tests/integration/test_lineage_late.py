@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
-from store.tables import orphans, sessions, turns
+from dukou.store.tables import orphans, sessions, turns
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, reply_meta, request_meta, system, turn_id, user
 

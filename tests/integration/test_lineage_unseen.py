@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
+from dukou.store.tables import demonstrations, scores
 from gateway.lineage import canonical
 from learner.score.forks import Forks
-from store.tables import demonstrations, scores
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, system, user
 

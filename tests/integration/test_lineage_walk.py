@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select
 
-from store.tables import sessions, turns
+from dukou.store.tables import sessions, turns
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, system, user
 from tests.fakes.walk import Chat, Walk

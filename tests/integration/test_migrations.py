@@ -13,9 +13,9 @@ from alembic.config import Config as AlembicConfig
 from alembic.util import CommandError
 from sqlalchemy import Engine, inspect, text
 
-from store import database, partitions
-from store.postgres_errors import PostgresUnreachableError, SchemaError, TableLockedError
-from store.tables import metadata
+from dukou.store import database, partitions
+from dukou.store.postgres_errors import PostgresUnreachableError, SchemaError, TableLockedError
+from dukou.store.tables import metadata
 
 ROOT = Path(__file__).resolve().parents[2]
 VIEWS = {
@@ -75,7 +75,7 @@ def test_several_migrators_at_once_are_one_after_the_other(empty_database_url: s
 
 
 def migrator(url: str) -> "subprocess.Popen[str]":
-    program = f"from store import database; database.upgrade({url!r})"
+    program = f"from dukou.store import database; database.upgrade({url!r})"
     return subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=ROOT,

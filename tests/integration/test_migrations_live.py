@@ -13,8 +13,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from store import database, indexes
-from store.stages import Stage
+from dukou.store import database
+from dukou.store.states import Stage
 from tests.fakes.turns import add_turn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def one_ahead(url: str, folder: Path) -> AlembicConfig:
     (folder / "9999_next.py").write_text(NEXT.format(newest=newest))
     settings.set_main_option("path_separator", "os")
     settings.set_main_option(
-        "version_locations", os.pathsep.join([str(ROOT / "migrations/versions"), str(folder)])
+        "version_locations", os.pathsep.join([str(ROOT / "dukou/migrations/versions"), str(folder)])
     )
     settings.attributes["url"] = url
     return settings
@@ -117,10 +117,10 @@ def test_an_invalid_index_is_found_and_rebuilt(db: Engine, database_url: str) ->
         broken = "create unique index concurrently ix_broken on turn_states_default (tenant)"
         with pytest.raises(IntegrityError):
             connection.execute(text(broken))
-        assert indexes.invalid(connection) == ["public.ix_broken"]
+        assert database.invalid(connection) == ["public.ix_broken"]
         connection.execute(text("delete from turn_states where attempts = 0 and reason is null"))
     database.upgrade(database_url)
     with db.connect() as connection:
-        assert indexes.invalid(connection) == []
+        assert database.invalid(connection) == []
         query = "select count(*) from pg_indexes where indexname = 'ix_broken'"
         assert connection.scalar(text(query)) == 1

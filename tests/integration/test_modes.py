@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import text
 from transformers import AutoModelForCausalLM
 
+from dukou.store import batches, hints
+from dukou.store.hints import NewHint
 from learner.batch.collect import ClosedBatch, NoBatch, close_batch
 from learner.train import model
 from learner.train.trainer import Trainer
-from store import hints, steps
-from store.hints import NewHint
 from tests.fakes.training import NOW, config, fill, make_live, make_policy, rows
 from tests.fakes.turns import turn_id
 
@@ -98,7 +98,7 @@ def test_drift_freezes_learning_until_the_pointer_moves_or_the_limit_is_raised(d
 def test_a_spike_is_skipped_and_says_its_numbers(db, tmp_path, monkeypatch):
     settings = config(tmp_path, guard={"max_spike": 1e-6})
     policy = make_policy(db, settings)
-    monkeypatch.setattr(steps, "metrics", lambda *_, **__: [{"optim/grad_norm": 1.0}] * 5)
+    monkeypatch.setattr(batches, "metrics", lambda *_, **__: [{"optim/grad_norm": 1.0}] * 5)
     fill(db, policy, range(4))
     report = step(db, settings)
     assert (report.reason, report.version) == ("grad_spike", None)

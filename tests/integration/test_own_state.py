@@ -31,13 +31,14 @@ import json, sys
 from pathlib import Path
 from bench.publishing.plant import Plant
 from bench.publishing.stack import Stack
+from dukou.store.versions import Probe
 
 state = Path(sys.argv[1])
 stack = Stack(state, "m", "full")
 try:
     stack.begin("reconcile")
     (state / "planted").mkdir()
-    number = stack.publish([Plant(state / "planted", {})] * 2)
+    number = stack.publish([Plant(state / "planted", Probe(()))] * 2)
     stack.wait(stack.paths.routes_file.is_file, "a routes file")
 finally:
     stack.close()

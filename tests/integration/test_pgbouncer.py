@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from store import database, states
-from store.stages import Stage
+from dukou.store import database, states
+from dukou.store.states import Stage
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import user
 from tests.fakes.turns import add_turn

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
+from dukou.store import hints
+from dukou.store.hints import NewHint
+from dukou.store.processes import LeaseLostError
 from learner.batch.collect import ClosedBatch, close_batch
 from learner.train import hints as choosing
 from learner.train.trainer import Trainer
-from store import hints
-from store.hints import NewHint
-from store.leases import LeaseLostError
 from tests.fakes.training import config, fill, make_policy, rows
 from tests.fakes.turns import turn_id
 

@@ -6,16 +6,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 
+from dukou.settings.model import Config
+from dukou.store import states
+from dukou.store.calls import Call, Caps
+from dukou.store.scores import Vote
+from dukou.store.states import ClaimLostError, Stage
+from dukou.store.tables import calls, scores, turn_states, turns, votes
 from learner.score.judge import Ballot, RulesJudge
 from learner.score.scorer import MAX_ATTEMPTS, Scorer
-from store import states
-from store.calls import Call
-from store.config_model import Config
-from store.spending import Caps
-from store.stages import Stage
-from store.states import ClaimLostError
-from store.tables import calls, scores, turn_states, turns, votes
-from store.votes import Vote
 from tests.fakes.turns import add_turn, turn_id
 
 CONFIG = Config.model_validate({"judge": {"kind": "rules"}})

@@ -7,22 +7,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select, text, update
 
+from dukou.settings import model
+from dukou.settings.model import Config
+from dukou.store import calls as costs
+from dukou.store import calls as ledger
+from dukou.store.calls import Call, Caps, Costs
+from dukou.store.scores import Score, record
+from dukou.store.sessions import Window
+from dukou.store.states import Stage
+from dukou.store.tables import calls, scores, turn_states, votes
 from learner.cli import main
 from learner.score.history import History
 from learner.score.judge import RulesJudge
 from learner.score.judge_llm import LLMJudge
 from learner.score.scorer import MAX_ATTEMPTS, Scorer
 from learner.status.read import read_from, settings_of
-from store import calls as ledger
-from store import config_model
-from store import spending as costs
-from store.calls import Call
-from store.config_model import Config
-from store.scores import Score, record
-from store.spending import Caps, Costs
-from store.stages import Stage
-from store.tables import calls, scores, turn_states, votes
-from store.windows import Window
 from tests.fakes.judge import FakeJudge, fails, says, verdict
 from tests.fakes.turns import add_turn, turn_id
 from tests.integration.test_scorer import Scripted, add_pair, pass_time, rows, state_of
@@ -32,7 +31,7 @@ LLM = {"kind": "llm", "api_key": "k", "model": "openai/m", "concurrency": 1, "ti
 
 
 def judge_of(url, **more):
-    settings = config_model.JudgeSettings.model_validate(LLM | {"api_base": url} | more)
+    settings = model.JudgeSettings.model_validate(LLM | {"api_base": url} | more)
     return LLMJudge(settings, clock=lambda: datetime.now(UTC))
 
 

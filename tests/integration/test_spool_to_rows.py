@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
+from dukou.settings.serving import Spool
 from gateway.relay import ending
 from gateway.relay.client import Inbound
 from gateway.relay.identity import identify, new_turn_id
 from gateway.routes import EngineFacts, EngineRoute
 from gateway.spool.writer import SpoolWriter
-from store.config_serving import Spool
 from tests.fakes.ferry import START, Ferry
 from tests.fakes.spooled import reply_body, reply_record, request_body, request_meta, request_record, user
 
@@ -98,8 +98,8 @@ def test_the_records_that_the_relay_writes_are_understood(ferry):
 _DRAIN = """
 import sys
 from pathlib import Path
-from store.config_model import Config
-from store.config_serving import Database
+from dukou.settings.model import Config
+from dukou.settings.serving import Database
 from gateway.drain.process import main
 main(Config(state_dir=Path(sys.argv[1]), database=Database(url=sys.argv[2])))
 """

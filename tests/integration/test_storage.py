@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, text
 
-from store import bases, forget, partitions, retention
-from store.partitions import Period
-from store.stages import Stage
+from dukou.store import bases, forget, partitions, retention
+from dukou.store.partitions import Period
+from dukou.store.states import Stage
 from tests.fakes.ferry import START, Ferry
 from tests.fakes.spooled import assistant, reply_meta, request_meta, turn_id, user
 from tests.fakes.turns import add_turn

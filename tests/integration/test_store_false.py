@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from dukou.settings.serving import Privacy
 from gateway.drain import aside, record
-from store.config_serving import Privacy
 from tests.fakes.ferry import Ferry
 from tests.fakes.gateway import ASK, CHAT, config_for, running
 from tests.fakes.spooled import request_body, request_meta, turn_id, user

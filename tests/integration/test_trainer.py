@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from sqlalchemy import text
 from transformers import AutoModelForCausalLM
 
+from dukou.store import processes, versions
 from learner.batch.collect import ClosedBatch, close_batch
 from learner.train import checkpoint, export, folder, model, objective
 from learner.train.ledger import StepStore, TrainerBusyError
 from learner.train.trainer import Trainer
-from store import leases, versions
 from tests.fakes.training import NOW, config, fill, make_live, make_policy, newest_unpublished, rows
 
 METHODS = [{"method": "lora", "warmup_steps": 3}, {"method": "full", "learning_rate": 1e-3}]
@@ -337,7 +337,7 @@ def test_only_one_trainer_trains_a_policy(db, tmp_path):
     fill(db, make_policy(db, settings), range(4))
     batch_id = next_batch(db, settings)
     with db.begin() as connection:
-        leases.acquire(connection, "trainer:default", "somebody else", 60)
+        processes.acquire(connection, "trainer:default", "somebody else", 60)
     with pytest.raises(TrainerBusyError):
         Trainer(db, settings).step(batch_id)
 
@@ -354,7 +354,7 @@ def test_a_trainer_that_lost_its_lease_writes_nothing(db, tmp_path, monkeypatch)
         return real(*args)
 
     monkeypatch.setattr(objective, "accumulate", overtaken)
-    with pytest.raises(leases.LeaseLostError):
+    with pytest.raises(processes.LeaseLostError):
         trainer.step(batch_id)
     assert rows(db, "select count(*) from steps") == [(0,)]
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from dukou.settings.learning import JudgeSettings
+from dukou.store.sessions import Window
 from learner.batch.collect import ClosedBatch, NoBatch, close_batch
 from learner.score.history import History
 from learner.score.judge import RulesJudge
 from learner.score.scorer import Scorer
-from store.config_learning import JudgeSettings
-from store.windows import Window
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, reply_body, reply_meta, request_body, request_meta, turn_id, user
 from tests.fakes.training import NOW, config, fill, make_policy, rows

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, Table, insert, text, update
 
-from store import tables
-from store.stages import Stage
+from dukou.store import tables
+from dukou.store.states import Stage
 from tests.fakes.rows import insert_turn
 from tests.fakes.turns import add_turn
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Engine, text
 
-from store import wire
+from dukou.store import binary
 
 MOMENT = datetime(1999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
@@ -15,13 +15,13 @@ MOMENT = datetime(1999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("kind", "array", "values"),
     [
-        ("text[]", wire.texts, ["", "é ⛵", None, 'a"b,{}\\']),
-        ("bytea[]", wire.blobs, [b"", b"\0\xff", None]),
-        ("uuid[]", wire.uuids, [UUID(int=1), None, UUID(int=2**128 - 1)]),
-        ("int4[]", wire.integers, [0, -1, None, 2**31 - 1]),
-        ("date[]", wire.days, [date(1969, 7, 20), date(2026, 2, 28)]),
-        ("timestamptz[]", wire.moments, [MOMENT]),
-        ("text[]", wire.texts, []),
+        ("text[]", binary.texts, ["", "é ⛵", None, 'a"b,{}\\']),
+        ("bytea[]", binary.blobs, [b"", b"\0\xff", None]),
+        ("uuid[]", binary.uuids, [UUID(int=1), None, UUID(int=2**128 - 1)]),
+        ("int4[]", binary.integers, [0, -1, None, 2**31 - 1]),
+        ("date[]", binary.days, [date(1969, 7, 20), date(2026, 2, 28)]),
+        ("timestamptz[]", binary.moments, [MOMENT]),
+        ("text[]", binary.texts, []),
     ],
 )
 def test_an_array_comes_back_as_it_went(db: Engine, kind: str, array: Any, values: list[Any]) -> None:

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from store.arrays import decode_ids, decode_logprobs, encode_ids, encode_logprobs
+from dukou.store.binary import decode_ids, decode_logprobs, encode_ids, encode_logprobs
 
 
 def test_ids_are_length_prefixed_big_endian_words() -> None:

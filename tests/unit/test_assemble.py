@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from dukou.store.states import REASONS
 from gateway.drain.assemble import assemble, choice_id
 from gateway.spool.format import Kind, Record
-from store.stages import REASONS
 from tests.fakes.spooled import (
     assistant,
     chunk,

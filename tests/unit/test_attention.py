@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import attention, lora, model, norm, weights
-from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 

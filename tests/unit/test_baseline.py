@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from dukou.store.batches import BaselineState
+from dukou.store.contents import task_class
 from learner.batch.baseline import Observation, centre, session_key
-from store.batches import BaselineState
-from store.whole import task_class
 
 SETTINGS = {"half_life": 3.0, "deviation_floor": 0.2}
 

@@ -3,12 +3,11 @@ from dataclasses import replace
 
 import pytest
 
+from dukou.settings.learning import AdvantageSettings
+from dukou.store.batches import BaselineState, Candidate
+from dukou.store.states import REASONS
 from learner.batch.compose import assemble
 from learner.batch.rules import RULES, Limits, staleness, why_dropped
-from store.batches import BaselineState
-from store.candidates import Candidate
-from store.config_learning import AdvantageSettings
-from store.stages import REASONS
 
 LIMITS = Limits(depth={7: 0, 6: 1, 4: 2, 2: 3, 0: 4}, max_staleness=3, max_tokens=100, vocabulary=512)
 GOOD = Candidate(

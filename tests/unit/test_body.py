@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from dukou.store.body import digest
 from gateway.fold.body import read
 from gateway.fold.lenient import loads_exact
-from store.body import digest
 
 MESSAGES = b'{"role": "user", "z": 1.0, "a": 1e2, "content": "x"}'
 BODIES = [

@@ -2,8 +2,8 @@ import uuid
 
 import pytest
 
+from dukou.store.sessions import GivenScore
 from learner.score.calibration import agreement, as_json, calibrate, length_bias, sign, text
-from store.windows import GivenScore
 
 
 def score(turn, side, value, tokens=None):

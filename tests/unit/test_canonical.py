@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dukou.store.visible import visible
 from gateway.lineage import former
 from gateway.lineage.canonical import DIGEST_BYTES, chain, extend, form, root, text
-from store.visible import visible
 from tests.fakes.renderings import TEXTS, renderings
 from tests.fakes.spooled import assistant, system, user
 
@@ -132,7 +132,7 @@ def test_thinking_that_ended_a_line_leaves_no_blank():
     assert same(assistant("A \nB"), assistant("A <think>R</think>\nB"), assistant("A\nB"))
 
 
-#: The last digest of CHAIN by the code before `store/visible.py`.
+#: The last digest of CHAIN by the code before `dukou/store/visible.py`.
 CHAIN = [system("Be brief. \r\nEnd."), user("Zoe\u0308\u200b?"), assistant("a\u00a0b \n c"), user("more")]
 BEFORE = "79a910eddae0209d7a10aed27f1c5ade"
 

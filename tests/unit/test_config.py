@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from store.config import OTHER_VARIABLES, ConfigError, from_mapping, load, load_config
-from store.config_environ import sentence
-from store.config_keys import settings, shown
-from store.config_learning import JudgeSettings
+from dukou.settings.environment import sentence
+from dukou.settings.keys import settings, shown
+from dukou.settings.learning import JudgeSettings
+from dukou.settings.load import OTHER_VARIABLES, ConfigError, from_mapping, load, load_config
 
 SECRET = "sk-very-secret"
 DIGEST = "sha256:" + "0f" * 32
@@ -332,7 +332,7 @@ def test_text_without_a_dollar_sign_arrives_unchanged(text):
 
 
 def test_settings_import_neither_database_nor_learner():
-    code = "import sys, store.config; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    code = "import sys, dukou.settings.load; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True
     )

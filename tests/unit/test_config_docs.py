@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from store.config import from_mapping
-from store.config_docs import pages, render, with_table
-from store.config_keys import flatten, settings
+from dukou.settings.docs import pages, render, with_table
+from dukou.settings.keys import flatten, settings
+from dukou.settings.load import from_mapping
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ def uncommented() -> dict[str, object]:
 
 @pytest.mark.parametrize("file", ["config.toml", "docs/configuration.md", "docs/coming-from-openclaw-rl.md"])
 def test_a_written_file_is_what_the_model_says(file):
-    assert (ROOT / file).read_text() == pages(ROOT)[ROOT / file], "run: python -m store.config_docs"
+    assert (ROOT / file).read_text() == pages(ROOT)[ROOT / file], "run: python -m dukou.settings.docs"
 
 
 def test_the_settings_file_holds_every_key_at_its_default():

@@ -1,6 +1,6 @@
 import pytest
 
-from store.config_expand import ExpansionError, expand, expand_items, split
+from dukou.settings.load import ExpansionError, expand, expand_items, split
 
 ENVIRON = {"A": "1", "EMPTY": "", "TWO": "x, y,", "TRICKY": "${A}$$"}
 

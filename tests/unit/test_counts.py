@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dukou.store.states import REASONS
 from gateway.drain.assemble import assemble
 from gateway.fold.counts import contradicts
 from gateway.fold.reply import fold
 from gateway.spool.format import Kind, Record
-from store.stages import REASONS
 from tests.fakes.spooled import chunk, reply_body, reply_meta, request_body, request_meta, sse, turn_id, user
 
 TURN = turn_id(1000.0)

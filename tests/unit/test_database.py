@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
-from store import database
-from store.config_model import Config
-from store.config_serving import Database
-from store.database import JsonText
-from store.postgres_errors import UnusableUrlError, unreachable_line
+from dukou.settings.model import Config
+from dukou.settings.serving import Database
+from dukou.store import database
+from dukou.store.database import JsonText
+from dukou.store.postgres_errors import UnusableUrlError, unreachable_line
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg", "postgresql+asyncpg"])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dukou.local.demo import __main__ as demo
+from dukou.local.demo import report, users, wish
 from learner.score.rules import of_user
-from local.demo import __main__ as demo
-from local.demo import report, users, wish
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from local.demo.waiting import EVERY_SECONDS, Line, beyond, left, minutes
+from dukou.local.demo.waiting import EVERY_SECONDS, Line, beyond, left, minutes
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import unicodedata
 import pytest
 from hypothesis import given
 
+from dukou.store.visible import visible
 from learner.score.edits import corrected, is_edit
-from store.visible import visible
 from tests.fakes.renderings import renderings
 from tests.fakes.spooled import assistant, system, user
 

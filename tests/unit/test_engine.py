@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from local.engine.log import why_dead
-from local.engine.start import arguments, death, environment, model_path
-from store.config_model import Config
+from dukou.local.engine.start import arguments, death, environment, model_path, why_dead
+from dukou.settings.model import Config
 
 
 def after(given: list[str], flag: str) -> str:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from local.engine.recommends import choice, line, told
-from store.config_model import Config
+from dukou.local.engine.recommends import choice, line, told
+from dukou.settings.model import Config
 
 
 def config(**engine):

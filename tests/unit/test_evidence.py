@@ -5,7 +5,7 @@ import pytest
 from bench.evidence import modes
 from bench.evidence.cell import FORMS, HINTED
 from bench.evidence.intervals import by_cluster
-from local.demo import wish
+from dukou.local.demo import wish
 
 MET, UNMET = "You will like rivers, and they like you.", "Water runs downhill."
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from dukou.settings.learning import TrainerSettings
 from learner.train import export, folder, model, prune
 from learner.train.weights import FullWeights, LoraWeights
-from store.config_learning import TrainerSettings
 from tests.fakes.tiny_llama import save
 
 BF16 = torch.bfloat16

@@ -1,8 +1,8 @@
 import pytest
 
+from dukou.settings.learning import GuardSettings
+from dukou.store.batches import EndedBatch
 from learner.batch.freeze import why_frozen_after
-from store.batches import EndedBatch
-from store.config_learning import GuardSettings
 
 GUARD = GuardSettings(max_kl=2.0)
 DRIFT = EndedBatch(5, GUARD, "drift", "kl/mean is 3")

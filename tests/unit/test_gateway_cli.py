@@ -5,21 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from dukou.settings.model import Config
+from dukou.settings.serving import Gateway
 from gateway.cli import exposed, main
 from gateway.supervise import Child, backoff
-from store.config_model import Config
-from store.config_serving import Gateway
 
 
 def test_help_imports_nothing_heavy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [n for n in sys.modules if n.split(".")[0] in ("store", "pydantic", "fastapi")]:
+    heavy = ("dukou.settings", "dukou.store", "pydantic", "fastapi")
+    for name in [n for n in sys.modules if n.startswith(heavy)]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "reconcile" in capsys.readouterr().out
-    assert not {"store.config", "pydantic", "fastapi"} & sys.modules.keys()
+    assert not {"dukou.settings.load", "pydantic", "fastapi"} & sys.modules.keys()
 
 
 def test_an_open_host_without_keys_is_refused_with_the_command_that_mends_it(

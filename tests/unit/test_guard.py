@@ -2,9 +2,9 @@
 
 import pytest
 
+from dukou.settings.learning import GuardSettings
+from dukou.store.states import REASONS
 from learner.train.guard import refuse
-from store.config_learning import GuardSettings
-from store.stages import REASONS
 
 USUAL = {
     "kl/mean": 0.1,

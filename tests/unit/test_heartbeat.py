@@ -2,7 +2,7 @@
 
 import pytest
 
-from store.processes import DrainerDetail, Heartbeat, LearnerDetail
+from dukou.store.processes import DrainerDetail, Heartbeat, LearnerDetail
 
 DRAINER = DrainerDetail(in_flight=1, to_write=2, waiting_for_parent=3, advanced_ago=4.5)
 LEARNER = LearnerDetail(scores=True, trains=True, judge_paused="401: wrong key", trouble="out of memory")

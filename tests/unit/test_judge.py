@@ -3,12 +3,12 @@ import sys
 
 import pytest
 
+from dukou.settings.model import Config
 from learner.llm.access import misconfigured, of_judge
 from learner.score.judge import RulesJudge
 from learner.score.judge_llm import LLMJudge
 from learner.score.rubric import UnknownRubricError
 from learner.score.scorer import choose_judge, is_own_endpoint
-from store.config_model import Config
 
 
 def config(engine=("http://localhost:30000",), port=8080, **judge):

@@ -7,12 +7,12 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from store import bases, layout
-from store.bases import Base
-from store.body import Body, Piece
-from store.layout import StoredTurn
-from store.partitions import DEFAULT_PERIOD
-from store.turn_rows import TurnRow
+from dukou.store import bases, layout
+from dukou.store.bases import Base
+from dukou.store.body import Body, Piece
+from dukou.store.layout import StoredTurn
+from dukou.store.partitions import DEFAULT_PERIOD
+from dukou.store.turn_rows import TurnRow
 
 MAY = date(2026, 5, 1)
 ANSWER = "a" * 80

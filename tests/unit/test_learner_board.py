@@ -2,8 +2,8 @@ from threading import Event
 
 from sqlalchemy.exc import OperationalError
 
+from dukou.store.processes import HEARTBEAT_SECONDS, STOPPED, LearnerDetail
 from learner.board import RETRY_SECONDS, HeartbeatWriter
-from store.processes import HEARTBEAT_SECONDS, STOPPED, LearnerDetail
 
 
 class Clock:

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from dukou.store.postgres_errors import PostgresUnreachableError, SchemaError
+from dukou.store.processes import LearnerDetail
 from learner.board import HeartbeatWriter
 from learner.loop import Loop
 from learner.status.facts import StatusFacts
 from learner.stop import Stop
-from store.postgres_errors import PostgresUnreachableError, SchemaError
-from store.processes import LearnerDetail
 from tests.fakes.facts import QUIET, SETTINGS
 
 QUIET_FACTS = StatusFacts(SETTINGS, QUIET)

@@ -2,13 +2,13 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
+from dukou.settings.environment import FromEnvironment
+from dukou.store.funnel import Count, VersionView
+from dukou.store.processes import GONE_SECONDS, Heartbeat
+from dukou.store.states import REASONS, Stage
 from learner.status.facts import StatusFacts
 from learner.status.funnel import LOST_BEFORE, STEPS, funnel
 from learner.status.report import WIDTH, StatusReport
-from store.config_environ import FromEnvironment
-from store.funnel import Count, VersionView
-from store.processes import GONE_SECONDS, Heartbeat
-from store.stages import REASONS, Stage
 from tests.fakes.facts import ENGINE, QUIET, SETTINGS
 
 LIVE = (

@@ -2,14 +2,14 @@ from dataclasses import replace
 
 import pytest
 
+from dukou.settings.learning import GuardSettings
+from dukou.store.batches import EndedBatch
+from dukou.store.funnel import Count, OpenBatch
+from dukou.store.processes import GONE_SECONDS, STOPPED, DrainerDetail, Heartbeat, LearnerDetail
+from dukou.store.states import REASONS, Stage
 from learner.status.facts import StatusFacts
 from learner.status.remedies import REMEDIES
 from learner.status.sentence import explain, from_inside, sentence
-from store.batches import EndedBatch
-from store.config_learning import GuardSettings
-from store.funnel import Count, OpenBatch
-from store.processes import GONE_SECONDS, STOPPED, DrainerDetail, Heartbeat, LearnerDetail
-from store.stages import REASONS, Stage
 from tests.fakes.facts import DRAINER, ENGINE, LEARNER, QUIET, RECONCILER, SETTINGS, URL
 
 

@@ -1,9 +1,9 @@
 import pytest
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from dukou.store.embedded import EmbeddedError
+from dukou.store.postgres_errors import PostgresUnreachableError, SchemaError
 from learner.trouble import backoff, diagnose
-from store.embedded import EmbeddedError
-from store.postgres_errors import PostgresUnreachableError, SchemaError
 
 
 @pytest.mark.parametrize(

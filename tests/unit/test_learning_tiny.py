@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from dukou.settings.learning import LossSettings, TrainerSettings
+from dukou.store.batches import BaselineState
 from learner.batch import advantage, baseline
 from learner.train import model, objective, weights
 from learner.train.sample import Sample
-from store.batches import BaselineState
-from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 STEPS, BATCH, PROMPT, ANSWER = 40, 32, 3, 10

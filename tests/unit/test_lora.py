@@ -2,9 +2,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import export, lora, model
 from learner.train.weights import FullWeights, LoraWeights, of
-from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import save
 
 TARGETS = ["q_proj", "down_proj"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.standalone import changes_settings
+from dukou.settings.environment import changes_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py"))

@@ -7,11 +7,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from dukou.settings.serving import Spool
 from gateway.drain.report import DrainerReport, Reporter
 from gateway.relay import auth
 from gateway.relay.metrics import FAMILIES, Metrics, Stopwatch, WorkerCounts, render
 from gateway.spool.writer import SpoolWriter
-from store.config_serving import Spool
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 NOW = 1_700_000_000.0

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-MIGRATIONS = Path(__file__).parents[2] / "migrations"
-OURS = ("gateway", "learner", "store", "local", "bench", "tests", "migrations")
+MIGRATIONS = Path(__file__).parents[2] / "dukou" / "migrations"
+OURS = ("dukou", "gateway", "learner", "bench", "tests")
 #: What connecting takes, and what the schema is compared with.
-OF_ENVIRONMENT = {"store": {"arrays", "database", "indexes", "tables"}, "store.config": {"load_config"}}
+OF_ENVIRONMENT = {
+    "dukou.store": {"binary", "database", "tables"},
+    "dukou.settings.load": {"load_config"},
+}
 
 
 def imports(path: Path) -> dict[str, set[str]]:

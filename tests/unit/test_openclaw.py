@@ -2,9 +2,9 @@ import tomllib
 
 import pytest
 
-from store.config import ConfigError, load
-from store.config_keys import settings
-from store.openclaw import KEYS, SECTIONS
+from dukou.settings.keys import settings
+from dukou.settings.load import ConfigError, load
+from dukou.settings.openclaw import KEYS, SECTIONS
 
 SKELETON = """
 [slime]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from dukou.settings.learning import TrainerSettings
 from learner.train.optimizer import adamw, learning_rate, step
-from store.config_learning import TrainerSettings
 
 
 def master():

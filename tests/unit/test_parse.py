@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dukou.store.scores import ABSTAINED, OK
 from learner.score.parse import ParsedReply, parse
-from store.votes import ABSTAINED, OK
 
 UNREADABLE = ParsedReply("unparsable")
 LINES = ("So it is.\n", "Or rather:\n\n")

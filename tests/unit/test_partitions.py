@@ -3,8 +3,14 @@
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
-from store.partitions import DEFAULT_PERIOD, Period, first_id_of_day, missing_periods, period_of
-from store.retention import expired
+from dukou.store.partitions import (
+    DEFAULT_PERIOD,
+    Period,
+    first_id_of_day,
+    missing_periods,
+    period_of,
+)
+from dukou.store.retention import expired
 
 MAY, JUNE = Period(date(2026, 5, 1), date(2026, 6, 1)), Period(date(2026, 6, 1), date(2026, 7, 1))
 

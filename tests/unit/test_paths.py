@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from store.config import from_mapping
-from store.paths import StatePaths
+from dukou.settings.load import from_mapping
+from dukou.settings.paths import StatePaths
 
 PATHS = StatePaths(Path("/state"))
 

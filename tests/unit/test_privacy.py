@@ -4,13 +4,13 @@ import typing
 
 import pytest
 
+from dukou.settings.model import Config
+from dukou.settings.serving import StoreFalse
+from dukou.store.states import REASONS
 from gateway import privacy
 from gateway.drain.assemble import assemble
 from gateway.spool.format import Kind, Record
 from learner.status.remedies import REMEDIES
-from store.config_model import Config
-from store.config_serving import StoreFalse
-from store.stages import REASONS
 from tests.fakes.spooled import reply_body, reply_meta, request_body, request_meta, turn_id, user
 
 SETTINGS = typing.get_args(StoreFalse)

@@ -1,6 +1,6 @@
 """The SQL shell finds the same database as everybody else."""
 
-from local.psql import libpq
+from dukou.local.psql import libpq
 
 
 def test_a_socket_folder_is_the_host():

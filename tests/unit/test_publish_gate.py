@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from dukou.settings.learning import PublishSettings
 from learner.train.gate import refusal
 from learner.train.heldout import compare
-from store.config_learning import PublishSettings
 
 FINE = {
     "kl/mean": 0.1,

@@ -14,8 +14,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import model, norm, residual, weights
-from store.config_learning import LossSettings, TrainerSettings
 
 SMALL = {
     "vocab_size": 300,

@@ -2,8 +2,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dukou.store.feedback import Opinion
 from learner.score.reward import correction, hints, reward
-from store.feedback import Opinion
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 

@@ -1,8 +1,8 @@
 import pytest
 
+from dukou.settings.model import Config
 from learner.score.next_state import Case
 from learner.score.rubric import Rubrics, UnknownRubricError, load
-from store.config_model import Config
 
 
 def case(tenant="default", task="chat"):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import attention, model, objective, weights
 from learner.train.rows import RowPiece, plan
 from learner.train.sample import Sample
-from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 

@@ -1,9 +1,8 @@
 import pytest
 
+from dukou.store.calls import Caps, Costs, is_fault, of_channel, reached
+from dukou.store.feedback import FeedbackCounts
 from learner.status.judging import Judging, text
-from store.calls import is_fault, of_channel
-from store.feedback import FeedbackCounts
-from store.spending import Caps, Costs, reached
 
 
 @pytest.mark.parametrize(

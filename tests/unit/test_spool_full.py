@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dukou.settings.serving import Spool
 from gateway.spool.reader import SpoolReader
 from gateway.spool.writer import SpoolWriter
-from store.config_serving import Spool
 from tests.fakes.gateway import recorded
 from tests.fakes.spooled import reply_record, request_record
 

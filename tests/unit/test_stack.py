@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from local.stack import Stack
-from store.config import from_mapping
+from dukou.local.stack import Stack
+from dukou.settings.load import from_mapping
 
 
 class FakePart:

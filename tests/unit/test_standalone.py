@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from local.demo import __main__ as demo
-from store.config import OTHER_VARIABLES, load
-from store.config_keys import settings
-from store.standalone import changes_settings, stand_alone, without_settings
+from dukou.local.demo import __main__ as demo
+from dukou.settings.environment import changes_settings, stand_alone, without_settings
+from dukou.settings.keys import settings
+from dukou.settings.load import OTHER_VARIABLES, load
 
 ROOT = Path(__file__).resolve().parents[2]
 HARMLESS = {"PATH": "/bin", "HOME": "/home/me", "DUKOU_TEST_STATE": "/kept", "HF_HUB_OFFLINE": "1"}
@@ -55,7 +55,7 @@ def test_the_tests_themselves_hear_nothing():
 def test_whatever_a_bench_loads_or_starts_hears_nothing_and_software_is_found_where_the_user_has_it(tmp_path):
     code = (
         "import bench, json, os, subprocess, sys\n"
-        "from store.config import load\n"
+        "from dukou.settings.load import load\n"
         "child = [sys.executable, '-c', 'import json, os; print(json.dumps(dict(os.environ)))']\n"
         "theirs = json.loads(subprocess.run(child, capture_output=True, check=True).stdout)\n"
         "print(json.dumps([str(bench.installed().root), str(load().config.state_dir), theirs]))"

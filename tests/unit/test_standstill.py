@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dukou.settings.serving import Spool
+from dukou.store.funnel import STANDSTILL_SECONDS as STATUS_STANDSTILL_SECONDS
+from dukou.store.processes import HEARTBEAT_SECONDS
 from gateway.drain.report import (
     REPORT_SECONDS,
     SILENT_SECONDS,
@@ -19,9 +22,6 @@ from gateway.spool.positions import Positions
 from gateway.spool.writer import SpoolWriter
 from learner.status.facts import StatusFacts
 from learner.status.sentence import explain
-from store.config_serving import Spool
-from store.funnel import STANDSTILL_SECONDS as STATUS_STANDSTILL_SECONDS
-from store.processes import HEARTBEAT_SECONDS
 from tests.fakes.facts import DRAINER, QUIET, SETTINGS
 
 NOW = 1_700_000_000.0

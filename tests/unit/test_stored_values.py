@@ -3,11 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
+from dukou.settings.learning import GuardSettings, TrainerSettings
+from dukou.settings.model import Config
+from dukou.store.batches import BaselineState, SessionSum, StepSettings
+from dukou.store.versions import BadProbeError, Probe, ProbePrompt
 from learner.train.checkpoint import StepRecord
-from store.batches import BaselineState, SessionSum, StepSettings
-from store.config_learning import GuardSettings, TrainerSettings
-from store.config_model import Config
-from store.versions import BadProbeError, Probe, ProbePrompt
 
 SECTIONS = ("batch", "advantage", "loss", "guard", "trainer")
 PROBE = Probe((ProbePrompt((1, 2), (-0.5,)),))

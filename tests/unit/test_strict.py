@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dukou.store import spans
 from gateway.drain import strict
 from gateway.drain.assemble import assemble
 from gateway.fold.answer import Answer
 from gateway.spool.format import Kind, Record
-from store import spans
 from tests.fakes.spooled import chunk, reply_meta, request_body, request_meta, sse, turn_id, user
 
 TURN = turn_id(1000.0)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from dukou.settings.learning import LossSettings, TrainerSettings
 from learner.train import logprobs, loss, model, objective, weights
 from learner.train.sample import Sample
-from store.config_learning import LossSettings, TrainerSettings
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 

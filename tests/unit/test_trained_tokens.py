@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dukou.settings.learning import LossSettings, TrainerSettings
+from dukou.store import spans
+from dukou.store.batches import SampleRow
+from dukou.store.hints import AlternativeHint
 from learner.train import heldout, hints, metrics, model, objective, weights
 from learner.train.sample import Sample, from_turn
-from store import spans
-from store.batches import SampleRow
-from store.config_learning import LossSettings, TrainerSettings
-from store.hints import AlternativeHint
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 SUMS = ("loss", "tokens", "kl", "entropy", "clipped", "recorded", "mismatch", "mismatched", "taught", "gap")

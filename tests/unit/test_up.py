@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from local import up
+from dukou.local import up
 
 
 class Unstartable:

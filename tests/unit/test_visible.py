@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.visible import begins, typed, visible
+from dukou.store.visible import begins, typed, visible
 from tests.fakes.renderings import TEXTS, renderings
 
 

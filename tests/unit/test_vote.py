@@ -1,8 +1,7 @@
 import pytest
 
+from dukou.store.scores import Score, Vote
 from learner.score.vote import decide
-from store.scores import Score
-from store.votes import Vote
 
 
 def cast(*values, hints=()):

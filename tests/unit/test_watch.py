@@ -2,9 +2,9 @@
 
 import pytest
 
+from dukou.settings.learning import WatchSettings
+from dukou.store.watch import SampleMean, VersionFigures, is_readable, share
 from learner.train.watch import certain_fall, worse
-from store.config_learning import WatchSettings
-from store.watch import SampleMean, VersionFigures, is_readable, share
 
 SETTINGS = WatchSettings(turns=50, drop=0.2, length=3.0, confidence=0.99)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from store import policies, versions
-from store.config_model import Config
-from store.versions import NewVersion
+from dukou.settings.model import Config
+from dukou.store import policies, versions
+from dukou.store.versions import NewVersion
 from tests.fakes.gateway import running
 
 pytestmark = pytest.mark.anyio

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Engine, insert
 
+from dukou.settings.model import Config
+from dukou.store import policies, publishing, versions
+from dukou.store.states import Stage
+from dukou.store.tables import batches, steps
+from dukou.store.versions import Form, NewVersion
+from dukou.store.watch import CacheCost, cache_cost, why_wait
 from learner.train.publish import advance
-from store import policies, publishing, versions
-from store.config_model import Config
-from store.price import CacheCost, cache_cost, why_wait
-from store.stages import Stage
-from store.tables import batches, steps
-from store.versions import Form, NewVersion
 from tests.fakes.turns import add_turn, turn_id
 
 NOW = datetime.now(UTC)

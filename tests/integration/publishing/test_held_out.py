@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
+from dukou.store import batches, versions, watch
+from dukou.store.states import Stage
+from dukou.store.tables import samples
 from learner.batch.collect import ClosedBatch, close_batch
 from learner.train.publish import advance
 from learner.train.trainer import Trainer
-from store import heldout, steps, versions, watch
-from store.stages import Stage
-from store.tables import samples
 from tests.fakes.training import NOW, config, fill, make_policy
 from tests.fakes.turns import add_turn, turn_id
 
@@ -31,10 +31,10 @@ def test_held_out_are_the_newest_scored_turns_that_are_in_no_batch(db: Engine, t
         add_turn(connection, 23, Stage.SCORABLE, policy_id=policy.id)
         add_turn(connection, 24, Stage.SCORED, policy_id=None, score=1.0)
         batched = set(connection.scalars(samples.select().with_only_columns(samples.c.turn_id)))
-        found = [row.turn_id for row in heldout.newest(connection, policy.id, 100, 64)]
-        assert heldout.newest(connection, policy.id, 0, 64) == []
-        few = [row.turn_id for row in heldout.newest(connection, policy.id, 2, 64)]
-        short = heldout.newest(connection, policy.id, 100, 3)
+        found = [row.turn_id for row in watch.newest_held_out(connection, policy.id, 100, 64)]
+        assert watch.newest_held_out(connection, policy.id, 0, 64) == []
+        few = [row.turn_id for row in watch.newest_held_out(connection, policy.id, 2, 64)]
+        short = watch.newest_held_out(connection, policy.id, 100, 3)
     waiting = [turn_id(number) for number in range(8, 0, -1) if turn_id(number) not in batched]
     assert len(waiting) == 4
     assert found == [turn_id(22), turn_id(20), *waiting]
@@ -83,9 +83,9 @@ def test_a_version_that_spoils_held_out_answers_is_refused_and_the_live_one_stay
     line = advance(db, settings, NOW, asked=False)
     with db.connect() as connection:
         row = versions.get(connection, policy.id, 1)
-        measured = steps.measured(connection, policy.id, 1)
+        measured = batches.measured(connection, policy.id, 1)
         assert versions.live(connection, "default") == versions.get(connection, policy.id, 0)
-        assert steps.head(connection, policy.id, 0) == 0  # training goes on from the live version
+        assert batches.head(connection, policy.id, 0) == 0  # training goes on from the live version
     assert row.status == "refused"
     assert row.reason == (
         f"its KL to the version before is {measured['held/kl_last']:.3g} nats a token on 4 held-out turns, "

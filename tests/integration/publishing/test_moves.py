@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine
 
+from dukou.settings.model import Config
+from dukou.store import policies, publishing, versions
+from dukou.store.publishing import PublishingError, Trial
+from dukou.store.versions import Form, NewVersion, RefusedVersionError
 from learner import cli
 from learner.train.publish import advance
-from store import policies, publishing, versions
-from store.config_model import Config
-from store.publishing import PublishingError, Trial
-from store.versions import Form, NewVersion, RefusedVersionError
 
 
 def made(connection: Connection, *line: tuple[int, int], form: Form = "adapter") -> int:
@@ -103,14 +103,14 @@ def test_full_weights_cannot_be_tried_beside_others(db: Engine) -> None:
 
 
 def test_folders_stay_as_long_as_their_version_may_be_served(db: Engine) -> None:
-    from store import engines
+    from dukou.store import processes
 
     with db.begin() as connection:
         policy = made(connection, *((number, number - 1) for number in range(1, 8)))
         for number in (2, 3, 5):
             publishing.publish(connection, policy, number)
         publishing.try_out(connection, policy, 6, 0.1)
-        engines.record(connection, "http://slow", "ready", reason=None, version=1, dialect="sglang")
+        processes.record(connection, "http://slow", "ready", reason=None, version=1, dialect="sglang")
         # 1: on an engine; 3: to go back to; 5: live; 6: on trial; 7: training goes on from it
         assert publishing.in_use(connection, policy) == {1, 3, 5, 6, 7}
 

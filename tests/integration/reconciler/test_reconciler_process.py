@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select
 
+from dukou.store.tables import processes
 from gateway.reconcile.routes_file import remember
-from store.tables import processes
 from tests.fakes.sglang import FakeSGLang
 
 RUN = """
 import json, sys
 from gateway.reconcile.process import main
-from store.config_model import Config
+from dukou.settings.model import Config
 main(Config.model_validate(json.loads(sys.argv[1])))
 """
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from dukou.store import processes
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.decide import MAX_TRIES
-from store import engines
 from tests.fakes.models import BASE, write_model
 from tests.fakes.sglang import FakeSGLang, fake_sglang
 from tests.fakes.world import World
@@ -50,7 +50,7 @@ def test_full_weights_are_swapped_in_the_order_that_keeps_users_running(
     assert (last.status, last.reported_version) == ("loaded", "1")
     assert last.probe == {**AGREE, "mean_abs_diff": 0.0, "max_abs_diff": 0.0}
     with world.db.begin() as connection:
-        assert [(row.state, row.version) for row in engines.get_all(connection)] == [("ready", 1)]
+        assert [(row.state, row.version) for row in processes.get_all(connection)] == [("ready", 1)]
 
 
 def test_what_the_reconciler_has_scored_is_not_greedy(world: World, fake: FakeSGLang) -> None:

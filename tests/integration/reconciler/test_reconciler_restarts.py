@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from dukou.settings.model import Config
 from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.control import Control
 from gateway.reconcile.reconciler import Environment, Reconciler
 from gateway.routes import load
-from store.config_model import Config
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.world import World
 

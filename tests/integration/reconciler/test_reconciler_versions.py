@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import select
 
-from store import versions
-from store.tables import versions as version_rows
+from dukou.store import versions
+from dukou.store.tables import versions as version_rows
 from tests.fakes.world import World
 
 
