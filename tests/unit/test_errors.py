@@ -67,9 +67,7 @@ def test_every_exception_class_stands_in_the_printed_tree_under_its_base():
 
 def test_the_printed_tree_names_the_module_of_every_class_that_it_names_one_for():
     modules = {name: module for name, (_, module) in exception_classes().items()}
-    named = re.findall(
-        r"^ +(\w+Error) .*?((?:dukou|gateway|learner)\.[\w.]+)", errors.__doc__ or "", re.M
-    )
+    named = re.findall(r"^ +(\w+Error) .*?((?:dukou|gateway|learner)\.[\w.]+)", errors.__doc__ or "", re.M)
     assert len(named) > 20
     assert dict(named) == {name: modules[name] for name, _ in named}
 
