@@ -37,7 +37,7 @@ from bench.publishing.users import Users
 from dukou.local.engine.models import CHAT_MODEL, TINY_MODEL
 from dukou.local.engine.start import EngineDiedError
 from dukou.store.versions import Form
-from gateway.reconcile.control import ControlError
+from gateway.reconcile.sglang import ControlError
 
 _USERS = 6
 

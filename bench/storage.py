@@ -19,7 +19,7 @@ from bench.postgres import scratch
 from bench.storage_session import START, Session
 from dukou.store import binary, partitions
 from gateway.drain.assemble import assemble
-from gateway.drain.record import record
+from gateway.drain.write import record
 from gateway.spool.format import Record
 
 _SIZE = text(

@@ -39,19 +39,19 @@ handler of errors catches it.
         BadRoutesError                 gateway.routes: a text is no routes file
         CorruptRecordError             gateway.spool.format: bytes of the spool are no record
         RecordError                    gateway.spool.records: a field is missing, or of a wrong type
-        ControlError                   gateway.reconcile.control: a control call to an engine failed
+        ControlError                   gateway.reconcile.sglang: a control call to an engine failed
             EngineUnreachableError
             HalfUpdatedError
         BadCheckpointError             gateway.reconcile.checkpoint: no engine may load the checkpoint
-        UnknownDefaultsError           gateway.reconcile.defaults: an engine's sampling defaults are unknown
-        UnreadableTensorsError         gateway.reconcile.tensors: a safetensors file cannot be read
-        UnknownRubricError             learner.score.rubric: there is no such rubric
+        UnknownDefaultsError           gateway.reconcile.engine_facts: sampling defaults are unknown
+        UnreadableTensorsError         gateway.reconcile.checkpoint: a safetensors file cannot be read
+        UnknownRubricError             learner.score.judge: there is no such rubric
         TrainerBusyError               learner.train.ledger: another learner trains the policy
         ExportError                    learner.train.export: trained weights cannot be served
-        AlignmentError                 learner.teach.align: two tokenizations do not meet
-        CannotRenderError              learner.teach.render: a conversation does not render as recorded
+        AlignmentError                 learner.hints.teacher_engine: two tokenizations do not meet
+        CannotRenderError              learner.hints.template: a conversation does not render as recorded
             ControlTokensError
-        TeacherEngineError             learner.teach.engine: the teacher's engine cannot be used
+        TeacherEngineError             learner.hints.teacher_engine: the teacher's engine cannot be used
         EngineDiedError                dukou.local.engine.start: the engine ended before it was ready
         InstallError                   dukou.local.engine.install: the engine's environment could not be made
 

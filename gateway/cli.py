@@ -46,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 2
     if asked.verb == "serve":
-        from gateway.relay import serve
+        from gateway.relay import app
 
-        return serve.run(config, asked.fd)
+        return app.run(config, asked.fd)
     from gateway import supervise
 
     return supervise.run(config, asked.config)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dukou.settings.model import Config
-from gateway.relay import serve
+from gateway.relay import app
 
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _STEADY_SECONDS = 3.0  # a child that lived so long did start: it was killed, and starts again at once
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
-_STOP_SECONDS = serve.GRACE_SECONDS + 15.0
+_STOP_SECONDS = app.GRACE_SECONDS + 15.0
 _TICK_SECONDS = 0.2
 
 
@@ -64,7 +64,7 @@ class Child:
 def run(config: Config, config_path: Path | None) -> int:
     """Runs until SIGTERM or SIGINT; returns the exit status."""
     try:
-        sock = serve.listen(config.gateway.host, config.gateway.port)
+        sock = app.listen(config.gateway.host, config.gateway.port)
     except OSError as error:
         where = f"{config.gateway.host}:{config.gateway.port}"
         print(f"cannot listen on {where}: {error.strerror}. Another port: --port 0", file=sys.stderr)
@@ -77,7 +77,7 @@ def run(config: Config, config_path: Path | None) -> int:
         for n in range(config.gateway.workers)
     ]
     drainer, reconciler = Child("drainer", ["drain", *options]), Child("reconciler", ["reconcile", *options])
-    logger.info("gateway listens on %s", serve.address(sock))
+    logger.info("gateway listens on %s", app.address(sock))
     stopping = _stop_flag()
     _keep([*workers, drainer, reconciler], stopping)
     sock.close()

@@ -67,7 +67,7 @@ def _of_history(arguments: argparse.Namespace) -> bool:
 
 
 def _moment(said: str) -> object:
-    from learner.past import moment
+    from learner.commands import moment
 
     return moment(said)
 
@@ -100,18 +100,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return show(loaded, as_json=arguments.json, watch=arguments.watch)
     named = arguments.verb == "publish" and (arguments.version, arguments.share) != (None, None)
     if named or arguments.verb in MOVES:
-        from learner.moves import run
+        from learner.commands import run
 
         return run(config, arguments)
     if arguments.verb == "calibrate":
-        from learner.past import calibrate
+        from learner.commands import calibrate
 
         return calibrate(config, arguments)
     if arguments.verb == "score" and _of_history(arguments):
-        from learner.past import rescore
+        from learner.commands import rescore
 
         return rescore(config, arguments)
-    from learner.start import start
+    from learner.runtime import start
 
     return start(loaded, arguments.verb, once=arguments.once)
 

@@ -12,15 +12,14 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from learner.board import HeartbeatWriter
-from learner.say import LogThrottle, SamplesWait
+from learner.heartbeat import HeartbeatWriter
+from learner.log import LogThrottle, SamplesWait, backoff, diagnose
 from learner.status.sentence import explain, from_inside
 from learner.stop import Abandoned, Clock, Stop
-from learner.trouble import backoff, diagnose
 
 if TYPE_CHECKING:
-    from learner.batch.collect import NoBatch
-    from learner.parts import Stages
+    from learner.batch.close import NoBatch
+    from learner.stages import Stages
 
 log = logging.getLogger("dukou.learner")
 

@@ -20,8 +20,8 @@ from dukou.local.stack import Stack
 from dukou.settings.load import load_config
 from dukou.settings.model import Config
 from dukou.store import database, embedded, policies
-from learner.batch import freeze
-from learner.teach.prompt import FRAME
+from learner.batch import close
+from learner.hints.choose import FRAME
 
 STEPS, SECONDS = 16, 900.0
 USERS = 16
@@ -134,7 +134,7 @@ def _frozen(db: Engine, config: Config) -> str | None:
     """Why the learner makes no more steps by itself."""
     with db.connect() as connection:
         policy = policies.get(connection, config.policy.name)
-        return None if policy is None else freeze.why_frozen(connection, policy, config.guard)
+        return None if policy is None else close.why_frozen(connection, policy, config.guard)
 
 
 def _judge(config: Config, before: Asked, after: Asked) -> dict[str, Any]:

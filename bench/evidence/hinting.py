@@ -1,4 +1,4 @@
-"""Writes a template's hint for every question as soon as its turn is recorded, through learner.teach."""
+"""Writes a template's hint for every question as soon as its turn is recorded, through learner.hints."""
 
 import threading
 
@@ -7,7 +7,7 @@ from sqlalchemy import Engine, text
 from bench.evidence.modes import HINTS
 from dukou.local.demo import wish
 from dukou.settings.model import Config
-from learner.teach.lessons import Lessons
+from learner.hints.lessons import Lessons
 
 POLL_SECONDS = 0.1
 

@@ -51,7 +51,7 @@ class Nursery:
 
 def nursery(where: str, judge_url: str) -> None:
     """Reads a line, forks a scorer, says its pid; reaps the dead."""
-    from learner.llm.channel import quiet_litellm
+    from learner.llm.client import quiet_litellm
 
     quiet_litellm()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -16,7 +16,7 @@ from bench.publishing.learning import batch_to_first_token
 from bench.publishing.plant import Plant
 from bench.publishing.stack import Stack, plant_of
 from bench.publishing.users import Answer, Users, first_token
-from gateway.reconcile.control import Control, ControlError
+from gateway.reconcile.sglang import Control, ControlError
 from learner.train.trainer import Trainer
 
 _PAUSE = 1.0  # seconds between two publishes

@@ -9,7 +9,7 @@ from bench.publishing.stack import Stack
 from bench.publishing.users import Users, first_token
 from dukou.store import scores
 from dukou.store.scores import Score
-from learner.batch.collect import ClosedBatch, close_batch
+from learner.batch.close import ClosedBatch, close_batch
 from learner.train.publish import advance
 from learner.train.trainer import Trainer
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dukou.store.versions import Probe
-from learner.train import folder
+from learner.train import files
 
 RANK = 8
 MODULES = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj")  # no q without v: engines fuse them
@@ -19,6 +19,6 @@ class Plant:
 
     def copy_to(self, final: Path) -> None:
         """Hard links: a checkpoint appears as quickly as its marker."""
-        with folder.whole(final) as beside:
+        with files.whole(final) as beside:
             for file in self.path.iterdir():
                 (beside / file.name).hardlink_to(file)

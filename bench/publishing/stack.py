@@ -25,8 +25,8 @@ from dukou.settings.model import Config
 from dukou.settings.paths import StatePaths
 from dukou.store import database, embedded, policies, publishing, versions
 from dukou.store.versions import Form, NewVersion
-from gateway.reconcile.control import Control
 from gateway.reconcile.decide import label_version
+from gateway.reconcile.sglang import Control
 
 _READY_SECONDS = 120.0
 

@@ -11,8 +11,8 @@ import torch
 
 from bench.training.batch import Job, from_argv, sequences
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import model, objective, weights
-from learner.train.sample import Sample
+from learner.train import gradient, model, weights
+from learner.train.samples import Sample
 
 
 def samples(job: Job) -> list[Sample]:
@@ -42,7 +42,7 @@ def main() -> None:
     seconds = []
     for _ in range(job.rounds):
         began = time.process_time()
-        objective.accumulate(trained, batch, loss, settings)
+        gradient.accumulate(trained, batch, loss, settings)
         optimizer.step()
         trained.spread()
         trained.clear()

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import model, objective, weights
-from learner.train.rows import Ids, Sharing, plan
-from learner.train.sample import Sample
+from learner.train import gradient, model, weights
+from learner.train.samples import Ids, Sample, Sharing, plan
 
 ROUNDS = 2
 VOCABULARY = 49_000
@@ -57,14 +56,14 @@ def seconds(
 ) -> float:
     trained.model.sharing = sharing
     began = time.process_time()
-    objective.accumulate(trained, batch, LossSettings(kl=0.0), settings)
+    gradient.accumulate(trained, batch, LossSettings(kl=0.0), settings)
     trained.clear()
     return time.process_time() - began
 
 
 def measured(trained: weights.Weights, batch: Sequence[Sample], settings: TrainerSettings) -> dict[str, Any]:
     """Tokens of the samples and of the passes, and CPU seconds, without and with sharing: the best rounds."""
-    budget = objective.token_budget(trained, settings)
+    budget = gradient.token_budget(trained, settings)
     rounds = [[seconds(trained, batch, sharing, settings) for sharing in SHARING] for _ in range(ROUNDS)]
     apart, together = (min(taken) for taken in zip(*rounds, strict=True))
     return {

@@ -73,7 +73,7 @@ class StepSettings:
 class SessionSum(NamedTuple):
     """What earlier batches say of one session and task class: a sum of rewards, and its weight."""
 
-    session: str  # learner.batch.baseline.session_key; "" for sums that are nearly forgotten
+    session: str  # learner.batch.advantage.session_key; "" for sums that are nearly forgotten
     task: str
     weight: float
     total: float

@@ -13,7 +13,7 @@ from dukou.store.set_aside import SetAside
 from gateway.drain import faults, feedback
 from gateway.drain.assemble import assemble
 from gateway.drain.process import connect
-from gateway.drain.record import record
+from gateway.drain.write import record
 from gateway.spool import format as spool
 from gateway.spool.format import Kind, Record
 

@@ -12,16 +12,15 @@ import numpy as np
 from dukou.settings.serving import StoreFalse
 from dukou.store.body import Body
 from dukou.store.turn_rows import TurnRow
-from gateway.drain import effective, sampling, strict, trainable
-from gateway.fold import align, counts, stated
-from gateway.fold.answer import Answer, Reply
-from gateway.fold.body import read as read_body
-from gateway.fold.readable import Marker
-from gateway.fold.reply import fold
-from gateway.lineage import canonical, former, kinds
+from gateway.drain import sampling, trainable
+from gateway.lineage import canonical, kinds
 from gateway.lineage.canonical import Form
-from gateway.lineage.decide import Prefix, TurnRequest
-from gateway.privacy import forbids_recording
+from gateway.lineage.place import Prefix, TurnRequest
+from gateway.parse import reply, tokens
+from gateway.parse.body import forbids_recording
+from gateway.parse.body import read as read_body
+from gateway.parse.reply import Answer, Reply, fold
+from gateway.parse.text import Marker
 from gateway.spool.format import Record
 from gateway.spool.records import ReplyRecord, RequestRecord, decode_turn
 
@@ -92,9 +91,9 @@ def assemble(
     """
     asked, ended = decode_turn(request, reply)
     read = _understood(asked)
-    texts = read.endpoint == kinds.CHAT and strict.wants_texts(read.body)
+    texts = read.endpoint == kinds.CHAT and trainable.wants_texts(read.body)
     folded = fold(reply.body, texts=texts) if reply is not None else Reply()
-    miscounted = counts.contradicts(folded, _parser(ended))
+    miscounted = tokens.contradicts(folded, _parser(ended))
     turn = _Turn(read, ended, folded, miscounted, policy_id, store_false)
     answers: Sequence[Answer | None] = folded.answers or (None,)
     rows = tuple(_row(turn, answer, position) for position, answer in enumerate(answers))
@@ -151,7 +150,7 @@ def _turn_request(read: _Request) -> TurnRequest:
         attempt=int(count) if count.isascii() and count.isdigit() else 0,
         idempotency_key=record.headers.get("idempotency-key"),
         openings=tuple([form.text for form in read.forms[:_OPENINGS] if form.role is not None]),
-        former=former.of_chain(read.root, read.forms, read.digests),
+        former=canonical.of_chain(read.root, read.forms, read.digests),
     )
 
 
@@ -171,13 +170,13 @@ def _row(turn: _Turn, answer: Answer | None, position: int) -> TurnRow:
     status, error = trainable.status(ended.outcome, read.endpoint, reply, answer)
     usage = reply.usage if position == 0 else None  # the sum over all choices: counted once
     alone = usage.get("completion_tokens") if usage is not None and len(reply.answers) == 1 else None
-    capture = align.align(answer, alone if isinstance(alone, int) else None) if answer is not None else None
+    capture = tokens.align(answer, alone if isinstance(alone, int) else None) if answer is not None else None
     stopped_by = answer.matched_stop if answer is not None else None
     version = _version(answer, ended)
     is_chat = read.endpoint == kinds.CHAT and bool(read.body)
     defaults = ended.sampling_defaults if is_chat else None
-    sampling_class = effective.sampling_class(read.body, defaults) if is_chat else None
-    sampling_class, trained = strict.decide(sampling_class, read.body, ended.tool_calling, answer)
+    sampling_class = sampling.sampling_class(read.body, defaults) if is_chat else None
+    sampling_class, trained = trainable.decide(sampling_class, read.body, ended.tool_calling, answer)
     history_hash, exchange_hash = _with_answer(read, answer)
     prompt_ids = answer.prompt_ids if answer is not None else None
     return TurnRow(
@@ -215,7 +214,7 @@ def _row(turn: _Turn, answer: Answer | None, position: int) -> TurnRow:
         trained_tokens=trained,
         capture=capture.kind if capture is not None else "none",
         sampling_class=sampling_class,
-        temperature=effective.temperature(read.body, defaults) if is_chat else None,
+        temperature=sampling.effective_temperature(read.body, defaults) if is_chat else None,
         untrainable_reason=trainable.untrainable_reason(
             endpoint=read.endpoint,
             kind=read.kind,
@@ -265,7 +264,7 @@ def _with_answer(read: _Request, answer: Answer | None) -> tuple[bytes | None, b
 
 def _version(answer: Answer | None, ended: ReplyRecord) -> tuple[int, int] | None:
     """What adapter or reply say of themselves, else what the relay knew, else unknown: never 0."""
-    adapter = stated.adapter_version(ended.adapter or "")
+    adapter = reply.adapter_version(ended.adapter or "")
     if adapter is not None:  # the engine's own label stays as it is when adapters change
         return adapter
     if answer is not None and answer.version is not None:

@@ -24,9 +24,9 @@ from dukou.store.processes import HEARTBEAT_SECONDS, DrainerDetail, Heartbeat
 from gateway.drain import faults, feedback, relink, unreadable
 from gateway.drain.assemble import Draft, assemble
 from gateway.drain.faults import Fault
-from gateway.drain.record import Outcome, record
 from gateway.drain.report import DrainerReport
 from gateway.drain.upkeep import Upkeep
+from gateway.drain.write import Outcome, record
 from gateway.spool.reader import Pair, SpoolReader
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dukou.store.earlier import Earlier, Orphan
 from dukou.store.turn_rows import TurnRow
 from gateway.drain.assemble import Draft
 from gateway.lineage import canonical
-from gateway.lineage.decide import is_kept_part
+from gateway.lineage.place import is_kept_part
 
 PATIENCE = timedelta(days=7)  # for which a parent may still come
 YOUNG = timedelta(minutes=2)

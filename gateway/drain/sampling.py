@@ -4,8 +4,13 @@
 `truncated`: top-p, top-k or min-p cut the distribution, but not the recorded log-probabilities, which are of
 the whole softmax at the temperature. Whether it is trained, the learner's settings say.
 `constrained`: a grammar, a forced tool call, penalties or a bias changed the distribution itself. With tools
-that are strict and not forced this depends on the answer (`gateway/drain/strict.py`).
+that are strict and not forced this depends on the answer (`gateway/drain/trainable.py`).
 `greedy`: the argmax, which is no sample.
+
+What an answer was sampled with: the request, and for what it leaves out the engine's defaults. Pure.
+
+The defaults are those of a chat request. Nobody may guess them: a model's own file can hold a temperature, a
+top-p and a penalty, and an answer that was sampled with those is another sample than one at temperature 1.
 """
 
 from collections.abc import Mapping
@@ -46,7 +51,7 @@ def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def temperature(body: Mapping[str, Any]) -> float:
-    """What a body says; see `gateway.drain.effective` for what an answer was sampled at."""
+    """What a body says; see `gateway.drain.sampling` for what an answer was sampled at."""
     value = _number(body.get("temperature"))
     return DEFAULT_TEMPERATURE if value is None else value
 
@@ -73,7 +78,7 @@ def _has_format(body: Mapping[str, Any]) -> bool:
 
 
 def _forces_a_tool(body: Mapping[str, Any]) -> bool:
-    """Whether an answer must be a call. Strict tools that it may call are for `gateway.drain.strict`."""
+    """Whether an answer must be a call. Strict tools that it may call are for `gateway.drain.trainable`."""
     return body.get("tool_choice") not in (None, "auto", "none") and bool(offered_tools(body))
 
 
@@ -109,3 +114,38 @@ def _number(value: Any, missing: float | None = None) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         return missing
+
+
+#: The fields that an engine may take from its model where a chat request leaves them out: SGLang 0.5.23 takes
+#: these of `generation_config.json`, whatever else it holds (`do_sample` too), and vLLM takes them as well.
+DEFAULT_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+#: What a request settles by itself, whatever the engine takes for the rest.
+_SETTLED: tuple[SamplingClass, ...] = ("greedy", "constrained")
+
+
+def completed(body: Mapping[str, Any], defaults: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A chat request with all that it was sampled with; a field that is null counts as left out.
+
+    `defaults` None: unknown. Returns None where the request leaves out a field whose default is unknown.
+    """
+    if defaults is None:
+        return None if any(body.get(name) is None for name in DEFAULT_FIELDS) else body
+    taken = {name: value for name, value in defaults.items() if body.get(name) is None}
+    return {**body, **taken} if taken else body
+
+
+def sampling_class(body: Mapping[str, Any], defaults: Mapping[str, Any] | None) -> SamplingClass | None:
+    """The class of a chat answer, by request and defaults together; None: unknown."""
+    whole = completed(body, defaults)
+    if whole is not None:
+        return classify(whole)
+    alone = classify(body)
+    return alone if alone in _SETTLED else None
+
+
+def effective_temperature(body: Mapping[str, Any], defaults: Mapping[str, Any] | None) -> float | None:
+    """The temperature that a chat answer was sampled at; None: unknown."""
+    whole = completed(body, defaults)
+    if whole is not None:
+        return temperature(whole)
+    return None if body.get("temperature") is None else temperature(body)

@@ -10,8 +10,8 @@ from uuid import UUID
 from dukou.store.body import Body, Piece
 from dukou.store.turn_rows import TurnRow
 from gateway.drain.assemble import Draft
-from gateway.fold.readable import Marker
-from gateway.lineage.decide import TurnRequest
+from gateway.lineage.place import TurnRequest
+from gateway.parse.text import Marker
 from gateway.spool.format import Record
 from gateway.spool.records import Remains
 

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from gateway.reconcile.beside import (
+from gateway.reconcile.adapter_plan import (
     DEFAULT_PLACES,
     EngineAdapters,
     ExtraAdapters,
@@ -16,8 +16,8 @@ from gateway.reconcile.beside import (
     plan,
     to_make_room,
 )
-from gateway.reconcile.control import Control, ControlError
 from gateway.reconcile.decide import Failed, Loaded, Outcome, Target, View
+from gateway.reconcile.sglang import Control, ControlError
 
 _log = logging.getLogger(__name__)
 

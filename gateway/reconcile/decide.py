@@ -15,7 +15,7 @@ from enum import Enum
 
 from dukou.store.processes import State
 from dukou.store.versions import Form
-from gateway.reconcile.control import Health
+from gateway.reconcile.sglang import Health
 
 #: Time without an answer after which a connected engine counts as dead: a busy one may be slow.
 DEAD_AFTER_SECONDS = 30.0

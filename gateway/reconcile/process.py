@@ -13,10 +13,10 @@ from pathlib import Path
 from dukou.settings.model import Config
 from dukou.settings.paths import StatePaths
 from dukou.store import database
-from gateway.reconcile.books import ReconcilerStore
-from gateway.reconcile.control import Control
+from gateway.reconcile.postgres import ReconcilerStore
 from gateway.reconcile.reconciler import Reconciler
 from gateway.reconcile.selftest import SelfTests
+from gateway.reconcile.sglang import Control
 
 _POINTER_SECONDS = 0.1
 

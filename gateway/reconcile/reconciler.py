@@ -16,11 +16,9 @@ from dukou.store.processes import HEARTBEAT_SECONDS
 from dukou.store.publishing import Publication
 from dukou.store.versions import BadProbeError
 from gateway.reconcile import routes_file
+from gateway.reconcile.adapter_plan import ExtraAdapters
 from gateway.reconcile.adapters import Adapters, Spawn, in_a_thread
-from gateway.reconcile.beside import ExtraAdapters
-from gateway.reconcile.books import LiveVersion, ReconcilerStore
 from gateway.reconcile.checkpoint import BadCheckpointError
-from gateway.reconcile.control import Control, ControlError, Health
 from gateway.reconcile.decide import (
     Act,
     Decision,
@@ -39,10 +37,11 @@ from gateway.reconcile.decide import (
     serving,
     waiting,
 )
-from gateway.reconcile.facts import EngineFactsPoller
-from gateway.reconcile.inspection import Inspected, Inspector
-from gateway.reconcile.publish import Verification, load, verify
+from gateway.reconcile.engine_facts import EngineFactsPoller
+from gateway.reconcile.load import Inspected, Inspector, Verification, load, verify
+from gateway.reconcile.postgres import LiveVersion, ReconcilerStore
 from gateway.reconcile.selftest import SelfTests
+from gateway.reconcile.sglang import Control, ControlError, Health
 from gateway.routes import Routes
 
 _log = logging.getLogger(__name__)

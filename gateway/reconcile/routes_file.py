@@ -7,7 +7,7 @@ update, so a successor sees that an engine may have been left paused between two
 import os
 from pathlib import Path
 
-from gateway.reconcile.beside import ExtraAdapters
+from gateway.reconcile.adapter_plan import ExtraAdapters
 from gateway.reconcile.decide import Memory, Route, adapter_version
 from gateway.routes import BadRoutesError, EngineFacts, EngineRoute, OtherVersions, Routes, dump, load
 

@@ -11,10 +11,9 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gateway.fold.answer import Answer
-from gateway.fold.reply import fold
-from gateway.reconcile.control import ControlError
+from gateway.parse.reply import Answer, fold
 from gateway.reconcile.decide import Route
+from gateway.reconcile.sglang import ControlError
 from gateway.relay import capture
 
 #: What is sent of a request's body → status and body of the reply. Raises ControlError where none comes.

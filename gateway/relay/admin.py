@@ -21,7 +21,7 @@ from dukou.store import database, processes, publishing
 from dukou.store.postgres_errors import line_of
 from dukou.store.publishing import PublishingError
 from dukou.store.versions import RefusedVersionError, UnknownVersionError
-from gateway.relay import auth, errors
+from gateway.relay import errors, identity
 from gateway.relay.client import Send
 from gateway.relay.endpoint import Receive, Scope
 from gateway.relay.errors import GatewayError
@@ -46,7 +46,7 @@ class Admin:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._keys = auth.Keys(config.gateway.admin_keys)
+        self._keys = identity.Keys(config.gateway.admin_keys)
         self._database: Engine | None = None
         self._app = self._make_app()
 

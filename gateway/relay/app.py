@@ -1,26 +1,31 @@
-"""A worker's ASGI app: the relay for requests to engines, small FastAPI apps for everything else."""
+"""A worker's ASGI app: the relay for requests to engines, small FastAPI apps for everything else.
+
+One worker: a uvicorn server on its own listening socket, or on its supervisor's.
+"""
 
 import asyncio
+import gc
 import logging
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI
 
 from dukou.settings.model import Config
 from dukou.settings.paths import StatePaths
-from gateway.relay import admin, admission, auth, ending, errors, feedback, identity, metrics
+from gateway.relay import admin, admission, ending, errors, feedback, identity, metrics
+from gateway.relay.api import make_service_app
 from gateway.relay.client import RequestHead, Send
-from gateway.relay.connection import Headers
 from gateway.relay.endpoint import PATHS, Receive, Relay, Scope
 from gateway.relay.errors import GatewayError
 from gateway.relay.health import Health
 from gateway.relay.metrics import Metrics
-from gateway.relay.routes import Router
+from gateway.relay.router import Router
 from gateway.relay.services import Services
-from gateway.relay.side import make_service_app
 from gateway.relay.suspects import Suspects
-from gateway.relay.upstream import Upstreams
+from gateway.relay.upstream import Headers, Upstreams
 from gateway.spool.writer import SpoolWriter
 
 logger = logging.getLogger(__name__)
@@ -34,7 +39,7 @@ class GatewayApp:
     def __init__(self, config: Config) -> None:
         paths = StatePaths.for_config(config)
         gateway = config.gateway
-        self._keys = auth.Keys(gateway.keys)
+        self._keys = identity.Keys(gateway.keys)
         self._spool = SpoolWriter(paths.spool, gateway.spool)
         self._upstreams = Upstreams(gateway.connect_timeout, gateway.idle_timeout)
         self.suspects = Suspects(paths.suspects)
@@ -63,7 +68,7 @@ class GatewayApp:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        cors = auth.cors(headers)
+        cors = identity.cors(headers)
         begun = False  # whether any of the response was sent
 
         async def send_and_note(message: MutableMapping[str, Any]) -> None:
@@ -91,13 +96,13 @@ class GatewayApp:
         self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str], cors: Headers
     ) -> None:
         if scope["method"] == "OPTIONS":
-            await _respond(send, 204, auth.preflight(headers), b"")
+            await _respond(send, 204, identity.preflight(headers), b"")
             return
         if scope["path"].startswith(admin.PREFIX):
             await self._admin.serve(scope, receive, _with_headers(send, cors), headers)
             return
         path, path_session = identity.split_path(scope["path"])
-        key_id = None if auth.is_open(path, scope, headers) else self._keys.check(headers)
+        key_id = None if identity.is_open(path, scope, headers) else self._keys.check(headers)
         if path in PATHS:
             head = RequestHead(scope["method"], path, path_session, headers, key_id)
             await self._relay.serve(head, receive, send, cors)
@@ -134,7 +139,7 @@ class GatewayApp:
         self.health.metrics.close()
 
 
-def _refused_fields(config: Config, keys: auth.Keys) -> frozenset[str]:
+def _refused_fields(config: Config, keys: identity.Keys) -> frozenset[str]:
     """The body fields that requests may not use; none where only users of this machine can reach it."""
     shared = bool(keys) or not config.gateway.on_loopback
     return admission.PRIVATE if config.engine.private_fields == "refuse" and shared else frozenset()
@@ -157,3 +162,67 @@ async def _refuse(send: Send, error: GatewayError, cors: Headers) -> None:
 async def _respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+_BACKLOG = 2048
+#: Longer than the usual idle limits of clients and load balancers, so that those close first.
+_KEEP_ALIVE_SECONDS = 75
+#: How long streams may continue after SIGTERM.
+GRACE_SECONDS = 20
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises OSError where the address is in use or not this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    sock.set_inheritable(True)
+    return sock
+
+
+def address(sock: socket.socket) -> str:
+    """The URL of a listening socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def server(config: Config) -> uvicorn.Server:
+    """The worker's server; start it with `serve(sockets=[…])`."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            GatewayApp(config),
+            http="httptools",
+            loop="uvloop",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+    )
+
+
+def run(config: Config, descriptor: int | None) -> int:
+    """Serves until SIGTERM; returns the exit status.
+
+    `descriptor`: the file descriptor of the supervisor's socket; None: the configured address is listened on.
+    """
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    if descriptor is not None:
+        sock = socket.socket(fileno=descriptor)
+    else:
+        sock = listen(config.gateway.host, config.gateway.port)
+        logger.info("gateway listens on %s", address(sock))
+    ready = server(config)
+    gc.collect()
+    gc.freeze()  # what was imported lives as long as the worker: the collector need not scan it
+    ready.run(sockets=[sock])
+    return 0

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.relay.connection import Headers
 from gateway.relay.identity import Session
+from gateway.relay.upstream import Headers
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 

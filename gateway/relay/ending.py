@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from gateway.relay import errors
 from gateway.relay.client import Inbound
-from gateway.relay.connection import Headers
 from gateway.relay.errors import BusyError, GatewayError, UpstreamClosedError
 from gateway.relay.identity import Identity, recorded_headers
+from gateway.relay.upstream import Headers
 from gateway.routes import EngineRoute
 from gateway.spool.records import ReplyRecord, RequestRecord, StatedSession
 

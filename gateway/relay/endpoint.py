@@ -11,10 +11,10 @@ from typing import Any
 from dukou.errors import DukouError
 from gateway.relay import capture, identity
 from gateway.relay.client import Client, Inbound, RequestHead, Send
-from gateway.relay.connection import Headers
 from gateway.relay.errors import MethodNotAllowedError, TooLargeError, UnsupportedEncodingError
 from gateway.relay.services import Services
 from gateway.relay.turn import Turn
+from gateway.relay.upstream import Headers
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Scope = MutableMapping[str, Any]

@@ -10,11 +10,10 @@ import orjson
 from gateway.relay import capture
 from gateway.relay.capture import Forward
 from gateway.relay.client import Inbound
-from gateway.relay.connection import Headers, Request
 from gateway.relay.errors import UpstreamError
 from gateway.relay.request import ParsedRequest
 from gateway.relay.services import Services
-from gateway.relay.upstream import Reply
+from gateway.relay.upstream import Headers, Reply, Request
 from gateway.routes import EngineRoute
 
 logger = logging.getLogger(__name__)

@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gateway.relay.connection import Request
 from gateway.relay.errors import UpstreamError
 from gateway.relay.metrics import Metrics
-from gateway.relay.routes import Router
-from gateway.relay.upstream import Upstreams
+from gateway.relay.router import Router
+from gateway.relay.upstream import Request, Upstreams
 from gateway.routes import EngineRoute
 from gateway.spool.writer import WARN_SHARE, SpoolWriter
 

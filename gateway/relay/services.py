@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from dukou.settings.serving import StoreFalse
-from gateway.relay.connection import Headers
 from gateway.relay.health import Health
-from gateway.relay.routes import Router
+from gateway.relay.router import Router
 from gateway.relay.suspects import Suspects
-from gateway.relay.upstream import Upstreams
+from gateway.relay.upstream import Headers, Upstreams
 from gateway.spool.writer import SpoolWriter
 
 

@@ -14,8 +14,8 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from gateway import privacy
-from gateway.relay import ending, exchange, request, retry, settle
+from gateway.parse import body
+from gateway.relay import ending, exchange, request, routing
 from gateway.relay.capture import Forward
 from gateway.relay.client import Client, Inbound
 from gateway.relay.ending import Ending
@@ -27,8 +27,8 @@ from gateway.relay.errors import (
     UpstreamError,
 )
 from gateway.relay.metrics import Stopwatch
-from gateway.relay.passing import ReceivedReply, ReplyRelay
 from gateway.relay.request import ParsedRequest
+from gateway.relay.response import ReceivedReply, ReplyRelay
 from gateway.relay.services import Services
 from gateway.routes import EngineRoute
 
@@ -118,7 +118,7 @@ class Turn:
         Raises:
             GatewayError: no engine is ready, one refused the request, or the last one failed.
         """
-        router, attempts = self._services.router, retry.Attempts()
+        router, attempts = self._services.router, routing.Attempts()
         while True:
             with self._own_time.paused():
                 taken = await router.take(self._affinity(parsed), attempts.engines)
@@ -136,7 +136,7 @@ class Turn:
             router.suspect(taken.url)
             urls = [engine.url for engine in router.routes().engines]
             begun, gone = self._progress.received.begun, self._client.gone is not None
-            if not retry.may_retry(attempts, urls, begun=begun, gone=gone):
+            if not routing.may_retry(attempts, urls, begun=begun, gone=gone):
                 raise failure
 
     def _affinity(self, parsed: ParsedRequest) -> object:
@@ -148,7 +148,7 @@ class Turn:
         if others.trial is None and not others.pins:
             return engine
         owner = f"{ending.TENANT}/{session.id}" if session is not None else None
-        return settle.version_for_session(engine, others, owner, repr(parsed.conversation))
+        return routing.version_for_session(engine, others, owner, repr(parsed.conversation))
 
     async def _ask(self, parsed: ParsedRequest, engine: EngineRoute) -> Ending:
         """Sends the request to `engine` and passes its reply on.
@@ -236,7 +236,7 @@ class Turn:
             await asyncio.to_thread(spool.sync)
 
     def _is_unrecorded(self, parsed: ParsedRequest) -> bool:
-        return privacy.forbids_recording(parsed.body, self._services.store_false)
+        return body.forbids_recording(parsed.body, self._services.store_false)
 
     def _stop_engine(self) -> None:
         if self._aborting is None:

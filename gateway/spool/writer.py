@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dukou.settings.serving import Spool
 from gateway.spool.format import Record, encode
-from gateway.spool.positions import Positions
+from gateway.spool.reader import Positions
 from gateway.spool.records import FeedbackRecord, ReplyRecord, RequestRecord
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dukou.settings.learning import AdvantageSettings
 from dukou.store.batches import BaselineState, Candidate, NewSample
 from learner.batch import advantage
-from learner.batch.baseline import Observation, centre, session_key
+from learner.batch.advantage import Observation, centre, session_key
 from learner.batch.rules import Limits, staleness, usable_hint
 
 

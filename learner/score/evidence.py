@@ -14,9 +14,9 @@ from dukou.store import feedback, scores, states
 from dukou.store import hints as stored_hints
 from dukou.store.feedback import Opinion
 from dukou.store.scores import FEEDBACK, Score
+from learner.hints.lessons import Lesson, Lessons
 from learner.score.forks import TURNS_PER_TRANSACTION, Forks
 from learner.score.reward import correction, hints, reward
-from learner.teach.lessons import Lesson, Lessons
 
 FORKS_SECONDS = 60.0  # between looks for answers that the user had made again, or wrote anew
 

@@ -20,13 +20,11 @@ from sqlalchemy import Engine
 from dukou.store import calls, scores, sessions, states
 from dukou.store.sessions import Window
 from dukou.store.states import ClaimLostError, Stage
+from learner.llm.client import in_parallel
+from learner.score.case import suspects_injection
 from learner.score.judge import Judge
-from learner.score.parallel import in_parallel
-from learner.score.polling import VoteCollector
-from learner.score.scorer import LEASE_MARGIN_SECONDS
-from learner.score.suspicion import suspects_injection
-from learner.score.tally import ScoreCounter, ScoreReport
-from learner.score.vote import decide
+from learner.score.scorer import LEASE_MARGIN_SECONDS, ScoreCounter, ScoreReport, VoteCollector
+from learner.score.verdict import decide
 
 log = logging.getLogger(__name__)
 

@@ -3,13 +3,23 @@
 The score and the turn's move are written together, under the claim's token. A fault leaves the turn
 scorable. Only a judge that cannot tell, or MAX_ATTEMPTS tries without a quorum, drop it, and neither where
 feedback says what the judge could not.
+
+Collects the votes on a claimed turn: those of earlier tries are kept, missing ones asked for, all written.
+
+No transaction is open while a judge thinks. A vote is written as soon as it is there, so that a crash pays
+for no vote twice but those in flight.
+
+What a scoring run came to, counted by several threads.
 """
 
 import logging
 import os
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil
@@ -22,18 +32,120 @@ from dukou.store import calls, scores, states
 from dukou.store.scores import ABSTAINED, Score, Vote
 from dukou.store.states import Claim, ClaimLostError, Stage
 from learner.batch.rules import unwanted
-from learner.llm.access import misconfigured, of_judge
+from learner.hints.lessons import Lessons
+from learner.llm.client import in_parallel
+from learner.llm.limits import misconfigured, of_judge
+from learner.score.case import suspects_injection
 from learner.score.evidence import Evidence
-from learner.score.judge import Judge, RulesJudge
-from learner.score.judge_llm import LLMJudge
-from learner.score.next_state import Case
-from learner.score.parallel import in_parallel
-from learner.score.polling import VoteCollector
-from learner.score.rules import RULES
-from learner.score.suspicion import suspects_injection
-from learner.score.tally import ScoreCounter, ScoreReport
-from learner.score.vote import blames_turn, decide
-from learner.teach.lessons import Lessons
+from learner.score.judge import Ballot, Judge, RulesJudge
+from learner.score.llm_judge import LLMJudge
+from learner.score.next_state import Case, case_of
+from learner.score.rules_judge import RULES
+from learner.score.verdict import blames_turn, decide
+
+
+class VoteCollector:
+    """The votes of one judge, of as many turns at once as its caller has threads."""
+
+    def __init__(self, engine: Engine, judge: Judge) -> None:
+        self._engine = engine
+        self._judge = judge
+
+    def case(self, claim: Claim) -> Case | None:
+        """What is to be judged; None where nothing followed, or a turn is gone."""
+        if claim.next_turn_id is None:
+            return None
+        with self._engine.connect() as connection:
+            judged = scores.read_judged(connection, claim.turn_id, claim.next_turn_id)
+        case = None if judged is None else case_of(judged)
+        return case if case is not None and case.next_state else None
+
+    def votes(self, claim: Claim, case: Case) -> list[Vote]:
+        """All votes about a case, those of earlier tries included.
+
+        Raises:
+            ClaimLostError: another scorer has the turn by now; what was paid is in the ledger.
+        """
+        judge = self._judge
+        with self._engine.connect() as connection:
+            kept = scores.came_back(connection, claim.turn_id, judge.name, judge.rubric_of(case))
+        kept = [vote for vote in kept if vote.n < judge.votes]
+        missing = sorted(set(range(judge.votes)) - {vote.n for vote in kept})
+        ballots = in_parallel([partial(self._vote, claim, case, n) for n in missing])
+        return kept + [ballot.vote for ballot in ballots if ballot.vote is not None]
+
+    def _vote(self, claim: Claim, case: Case, n: int) -> Ballot:
+        ballot = self._judge.vote(case, n)
+        with self._engine.begin() as connection:
+            # The calls were paid, also where another scorer holds the turn by now.
+            ids = [calls.record(connection, call, claim.turn_id) for call in ballot.calls]
+            held = ballot.vote is None or states.holds(connection, claim)
+            if ballot.vote is not None and held:
+                by = (self._judge.name, self._judge.rubric_of(case))
+                scores.record_vote(connection, claim.turn_id, *by, ballot.vote, ids[-1] if ids else None)
+            calls.add_up(connection, ballot.calls)
+        if not held:
+            raise ClaimLostError(str(claim.turn_id))
+        return ballot
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreReport:
+    claimed: int = 0
+    scored: int = 0
+    dropped: int = 0
+    by_evidence: int = 0  # turns that feedback or lineage scored
+    waiting_because: str | None = None  # what keeps turns from being scored, in a sentence
+
+
+class ScoreCounter:
+    """Hands out at most `limit` claims (None: any number) and counts how they ended."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._left = limit
+        self._claimed = 0
+        self._ends: Counter[Stage] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._because: str | None = None
+
+    def may_claim(self) -> bool:
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= 1
+            return self._left >= 0
+
+    def claimed(self) -> None:
+        with self._lock:
+            self._claimed += 1
+
+    def ended(self, end: Stage) -> None:
+        with self._lock:
+            self._ends[end] += 1
+
+    def put_back(self, fault: str) -> None:
+        """A turn stays scorable; `fault` says why, in a few words."""
+        with self._lock:
+            self._faults[fault] += 1
+
+    def stopped(self, because: str) -> None:
+        """Nothing more is claimed, for this reason."""
+        with self._lock:
+            self._because = because
+
+    def report(self, waiting: str | None, by_evidence: int) -> ScoreReport:
+        """`waiting` is the judge's own sentence, if it cannot be asked."""
+        ends, because = self._ends, waiting or self._because or self._complaint()
+        return ScoreReport(self._claimed, ends[Stage.SCORED], ends[Stage.DROPPED], by_evidence, because)
+
+    def _complaint(self) -> str | None:
+        if not self._faults:
+            return None
+        total = self._faults.total()
+        reasons = "; ".join(f"{fault} ({count})" for fault, count in sorted(self._faults.items()))
+        return f"{total} turn{'s' * (total != 1)} got too few votes and will be judged again: {reasons}"
+
 
 __all__ = ["ScoreReport", "Scorer", "choose_judge"]
 

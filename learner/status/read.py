@@ -12,10 +12,9 @@ from dukou.store import database
 from dukou.store.calls import Caps
 from dukou.store.funnel import snapshot, totals
 from dukou.store.postgres_errors import POSTGRES_ERRORS, is_schema_missing, line_of
-from learner.status import judging
+from learner.status import report
 from learner.status.facts import StatusFacts, StatusSettings
-from learner.status.judging import caps_of
-from learner.status.report import StatusReport
+from learner.status.report import StatusReport, caps_of
 from learner.stop import Clock, SystemClock
 
 WATCH_SECONDS = 2.0
@@ -61,7 +60,7 @@ def read_from(engine: Engine, policy: str, settings: StatusSettings, caps: Caps 
         database.check(engine)
         with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
             facts = StatusFacts(settings, snapshot(connection, policy))
-            return StatusReport(policy, facts, totals(connection), judging.look(connection, caps))
+            return StatusReport(policy, facts, totals(connection), report.look(connection, caps))
     except POSTGRES_ERRORS as error:
         return StatusReport(
             policy, StatusFacts(settings, trouble=line_of(error), schema_missing=is_schema_missing(error))

@@ -10,8 +10,8 @@ from dataclasses import replace
 from dukou.store.funnel import EngineView, Snapshot
 from dukou.store.processes import Heartbeat
 from dukou.store.states import REASONS, Stage
-from learner.batch.freeze import why_frozen_after
-from learner.say import age
+from learner.batch.close import why_frozen_after
+from learner.log import age
 from learner.status.facts import Explanation, StatusFacts, StatusSettings
 from learner.status.remedies import REMEDIES
 

@@ -4,7 +4,7 @@ torch's backward kernel for CPUs takes up to twice the time of the products that
 a block of queries against all keys that it may see, so the work stays half of a square and memory linear in
 the length: the probabilities are made again from the forward pass's normalisers, as flash attention does.
 
-In a row that branches (`learner/train/rows.py`) a token sees spans of earlier ones and its own piece. Which
+In a row that branches (`samples.py`) a token sees spans of earlier ones and its own piece. Which
 pieces there are comes in the place of a mask: four dimensions pass through transformers as they are.
 """
 
@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from learner.train.rows import RowPiece
+from learner.train.samples import RowPiece
 
 Span: TypeAlias = tuple[int, int]
 

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from dukou.errors import DukouError
 from dukou.settings.learning import TrainerSettings
-from learner.train import folder
-from learner.train.lora import LoraLinear
-from learner.train.weights import Weights
+from learner.train import files
+from learner.train.weights import LoraLinear, Weights
 
 #: Weight files of other formats: they would hold the base's weights beside the new ones.
 OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack"}
@@ -51,14 +50,14 @@ def check_tied(base: Path) -> None:
 def write_merged(final: Path, base: Path, weights: Weights) -> None:
     """A model folder with the base's files, names, shapes and dtypes. Raises ExportError."""
     tensors = weights.merged()
-    with folder.whole(final) as beside:
+    with files.whole(final) as beside:
         for source in weight_files(base):
             _write_like(source, beside / source.name, tensors)
         for path in base.iterdir():
             if (
                 path.is_file()
                 and path.suffix not in {".safetensors", *OTHER_WEIGHTS}
-                and path.name != folder.MARKER
+                and path.name != files.MARKER
             ):
                 shutil.copyfile(path, beside / path.name)
 
@@ -100,7 +99,7 @@ def write_adapter(
         "fan_in_fan_out": False,
         "inference_mode": True,
     }
-    with folder.whole(final) as beside:
+    with files.whole(final) as beside:
         save_file(tensors, beside / "adapter_model.safetensors", metadata={"format": "pt"})
         (beside / "adapter_config.json").write_text(json.dumps(description, indent=2))
 

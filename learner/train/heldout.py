@@ -14,7 +14,7 @@ from torch import Tensor
 from learner.train import loss, model
 from learner.train.metrics import Metrics
 from learner.train.model import HfModel
-from learner.train.sample import Sample, pack
+from learner.train.samples import Sample, pack
 from learner.train.weights import Weights
 
 #: Fewer turns say too little.

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from dukou.store.hints import AlternativeHint
-from learner.teach.choose import by_effect
+from learner.hints.choose import by_effect
 from learner.train import model
 from learner.train.ledger import StepStore, Work
-from learner.train.sample import Sample
+from learner.train.samples import Sample
 from learner.train.weights import Weights
 
 

@@ -12,9 +12,9 @@ from dukou.store import batches, hints, policies, processes, publishing, version
 from dukou.store.batches import BaselineState, Metrics, StepSettings, StoredBatch
 from dukou.store.hints import AlternativeHint
 from dukou.store.policies import Policy
-from learner.train.checkpoint import StepRecord
-from learner.train.guard import FIRST_STEPS
-from learner.train.sample import Sample, from_turn
+from learner.train.files import StepRecord
+from learner.train.guards import FIRST_STEPS
+from learner.train.samples import Sample, from_turn
 
 #: Seconds until a trainer with other checkpoints may take over from one that is gone.
 LEASE_SECONDS = 3600.0

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from learner.train.objective import MATCHING_RATIOS, Totals
-from learner.train.sample import Sample
+from learner.train.gradient import MATCHING_RATIOS, Totals
+from learner.train.samples import Sample
 
 Metrics: TypeAlias = Mapping[str, float | None]
 

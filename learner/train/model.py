@@ -10,10 +10,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from learner.train import attention, norm, residual
+from learner.train import attention, layers
 from learner.train.logprobs import TeacherScores, TokenScores, score, score_with_likeliest
-from learner.train.rows import Ids, Row, RowPiece, Sharing, plan
-from learner.train.sample import Sample
+from learner.train.samples import Ids, Row, RowPiece, Sample, Sharing, plan
 
 HfModel: TypeAlias = Any  # transformers is untyped
 
@@ -43,8 +42,8 @@ def load(folder: Path, device: torch.device, compute: torch.dtype | None = None)
         str(folder), local_files_only=True, dtype=dtype, attn_implementation=attention.register()
     )
     model = model.to(device).eval()
-    norm.replace(model)
-    residual.widen(model)
+    layers.replace(model)
+    layers.widen(model)
     _check_head(model)
     model.sharing = _sharing(model)
     model.served_dtype = served

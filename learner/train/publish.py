@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Engine
 from dukou.settings.model import Config
 from dukou.store import batches, policies, publishing, versions, watch
 from dukou.store.publishing import Trial
-from learner.train import gate
-from learner.train.watch import worse
+from learner.train import guards
+from learner.train.guards import worse
 
 FOLLOWS = "the gateway's reconciler loads it into the engines"
 
@@ -67,7 +67,7 @@ def _next(connection: Connection, policy_id: int, live: int, config: Config, *, 
     version = publishing.newest_unpublished(connection, policy_id)
     if version is None or (not asked and _too_soon(connection, policy_id, live, config)):
         return None
-    problem = gate.refusal(batches.measured(connection, policy_id, version), config.publish)
+    problem = guards.refusal(batches.measured(connection, policy_id, version), config.publish)
     if problem is not None:
         versions.refuse(connection, policy_id, version, problem)
         return f"refused version={version} because {problem}"

@@ -9,7 +9,7 @@ from dukou.settings.learning import LossSettings
 from learner.train import model
 from learner.train.logprobs import TeacherScores
 from learner.train.model import HfModel
-from learner.train.sample import Sample, pack
+from learner.train.samples import Sample, pack
 from learner.train.weights import Weights
 
 

@@ -24,24 +24,11 @@ from dukou.settings.model import Config
 from dukou.settings.paths import StatePaths
 from dukou.store.batches import Metrics
 from dukou.store.versions import Probe
-from learner.train import (
-    checkpoint,
-    export,
-    folder,
-    heldout,
-    hints,
-    metrics,
-    model,
-    objective,
-    optimizer,
-    probe,
-    prune,
-    weights,
-)
-from learner.train.checkpoint import StepRecord
-from learner.train.guard import Refusal, refuse
+from learner.train import export, files, gradient, heldout, hints, metrics, model, probe, weights
+from learner.train.files import StepRecord
+from learner.train.gradient import Totals
+from learner.train.guards import Refusal, refuse
 from learner.train.ledger import StepStore, Work
-from learner.train.objective import Totals
 from learner.train.weights import LoraWeights, Weights
 
 log = logging.getLogger("dukou.learner")
@@ -94,8 +81,8 @@ class Trainer:
     def recover(self) -> list[int]:
         """Adopts durable checkpoints whose rows were lost in a crash; returns their batches' ids."""
         adopted: list[int] = []
-        for path in folder.numbered(self.checkpoints).values():
-            record = checkpoint.read_record(path)
+        for path in files.numbered(self.checkpoints).values():
+            record = files.read_record(path)
             if self.step_store.awaits(record):
                 self.step_store.write(self.step_store.acquire(), record)
                 log.info("adopted step %d of batch %d from its checkpoint", record.number, record.batch_id)
@@ -140,7 +127,7 @@ class Trainer:
             self._loaded = self._load(Path(work.policy.base_model))
         if work.head_number is not None:
             path = self.checkpoints / str(work.head_number)
-            checkpoint.restore(path, self._loaded.weights, self._loaded.optimizer)
+            files.restore(path, self._loaded.weights, self._loaded.optimizer)
         self._loaded.version = work.head
         return self._loaded
 
@@ -153,7 +140,7 @@ class Trainer:
         trained = weights.of(loaded, settings, self.config.loss)
         count = sum(master.numel() for master in trained.masters.values())
         log.info("training %d tensors, %d numbers, of %s", len(trained.masters), count, base.name)
-        return _LoadedModel(base, trained, optimizer.adamw(trained.masters.values()), None)
+        return _LoadedModel(base, trained, gradient.adamw(trained.masters.values()), None)
 
     def _update(self, loaded: _LoadedModel, work: Work) -> _Update | Refusal:
         """One optimizer step in memory. Refused, nothing was applied."""
@@ -161,14 +148,14 @@ class Trainer:
         loss = work.settings.loss
         compared = self._try_on_held_out(loaded, work, loss)
         began = time.monotonic()
-        totals = objective.accumulate(loaded.weights, work.samples, loss, settings)
+        totals = gradient.accumulate(loaded.weights, work.samples, loss, settings)
         norm = float(clip_grad_norm_(loaded.weights.masters.values(), settings.grad_clip))
         refusal, measured = _examine(work, totals, norm, kl=loss.kl > 0)
         if refusal is not None:
             loaded.weights.clear()
             return refusal
         loaded.version = None
-        measured["optim/learning_rate"] = optimizer.step(loaded.optimizer, settings)
+        measured["optim/learning_rate"] = gradient.step(loaded.optimizer, settings)
         loaded.weights.spread()
         loaded.weights.clear()
         tokens = measured["tokens"] or 0.0
@@ -179,7 +166,7 @@ class Trainer:
         """Begins to compare the weights before the step with those after it, which the result measures."""
         has_base = loss.kl > 0 or isinstance(loaded.weights, LoraWeights)
         base = has_base and self.config.publish.max_kl > 0
-        budget = objective.token_budget(loaded.weights, self.config.trainer)
+        budget = gradient.token_budget(loaded.weights, self.config.trainer)
         return heldout.begin(loaded.weights, work.held_out, budget, base=base)
 
     def _make_durable(self, loaded: _LoadedModel, work: Work, update: _Update, began: float) -> StepRecord:
@@ -201,7 +188,7 @@ class Trainer:
             seconds=seconds,
         )
         final = self.checkpoints / str(work.number)
-        checkpoint.write(final, loaded.weights, loaded.optimizer, record, work.baseline)
+        files.write(final, loaded.weights, loaded.optimizer, record, work.baseline)
         return record
 
     def _export(self, loaded: _LoadedModel, path: Path) -> None:
@@ -220,8 +207,8 @@ class Trainer:
     def _prune(self, policy_id: int) -> None:
         newest = self.config.trainer.keep_checkpoints
         kept = self.step_store.kept(policy_id)
-        prune.prune(self.checkpoints, newest, [number for _, number in kept if number is not None])
-        prune.prune(self.versions, newest, [version for version, _ in kept])
+        files.prune(self.checkpoints, newest, [number for _, number in kept if number is not None])
+        files.prune(self.versions, newest, [version for version, _ in kept])
 
 
 def _examine(work: Work, totals: Totals, norm: float, *, kl: bool) -> tuple[Refusal | None, Metrics]:

@@ -66,7 +66,7 @@ def _main(work: Work, config: Config, url: str, die_before: int | None, tell: Co
 def learn(config: Config, url: str, countdown: Countdown) -> None:
     """What a learner does from a closed batch to a moved pointer. The points: whatever outlasts a process,
     from the version's folder on."""
-    from learner.batch.collect import ClosedBatch, close_batch
+    from learner.batch.close import ClosedBatch, close_batch
     from learner.train.publish import advance
     from learner.train.trainer import Trainer
 
@@ -85,9 +85,9 @@ def learn(config: Config, url: str, countdown: Countdown) -> None:
 def reconcile(config: Config, url: str, countdown: Countdown) -> None:
     """What a reconciler does in a tick. The points: before and after each control call."""
     from dukou.settings.paths import StatePaths
-    from gateway.reconcile.books import ReconcilerStore
-    from gateway.reconcile.control import Control
+    from gateway.reconcile.postgres import ReconcilerStore
     from gateway.reconcile.reconciler import Reconciler
+    from gateway.reconcile.sglang import Control
 
     class Mortal(Control):
         def _send(self, method: str, path: str, body: Any, timeout: Any) -> Any:

@@ -14,11 +14,11 @@ from bench.publishing.plant import Plant
 from bench.publishing.plants import adapter
 from dukou.store import policies, publishing, versions
 from dukou.store.versions import NewVersion
-from gateway.reconcile.beside import UNLOAD_AFTER_SECONDS
-from gateway.reconcile.books import ReconcilerStore
-from gateway.reconcile.control import Control
+from gateway.reconcile.adapter_plan import UNLOAD_AFTER_SECONDS
 from gateway.reconcile.decide import Route
+from gateway.reconcile.postgres import ReconcilerStore
 from gateway.reconcile.reconciler import Environment, Reconciler
+from gateway.reconcile.sglang import Control
 from tests.acceptance.conftest import RealEngine
 from tests.fakes.world import Clock
 

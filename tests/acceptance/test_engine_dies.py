@@ -9,9 +9,9 @@ import pytest
 from dukou.local.engine.__main__ import say
 from dukou.local.engine.start import start, stop
 from dukou.settings.paths import StatePaths
-from gateway.reconcile.control import Control, Health
+from gateway.reconcile.engine_facts import Vocabularies
 from gateway.reconcile.reconciler import look
-from gateway.reconcile.vocabulary import Vocabularies
+from gateway.reconcile.sglang import Control, Health
 from tests.acceptance.conftest import RealEngine, configured
 from tests.acceptance.through import through_dukou
 from tests.fakes.gateway import route

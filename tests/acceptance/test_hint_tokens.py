@@ -6,8 +6,8 @@ import numpy as np
 
 from dukou.local.engine.models import TINY_MODEL
 from dukou.settings.paths import StatePaths
-from learner.teach.prompt import with_hint
-from learner.teach.render import Conversation, control_tokens, enhanced, renderer
+from learner.hints.choose import with_hint
+from learner.hints.template import Conversation, control_tokens, enhanced, renderer
 
 MESSAGES = [{"role": "system", "content": "s"}, {"role": "user", "content": "Capital of France?"}]
 OTHERS = ["\n", "<", "|", ">", " a ", "]", "[", "\u200b", "user"]

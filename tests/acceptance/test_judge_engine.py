@@ -22,12 +22,12 @@ from dukou.settings.model import Config
 from dukou.settings.paths import StatePaths
 from dukou.store.states import Stage
 from dukou.store.tables import calls, scores, turn_states, votes
+from learner.llm.client import in_parallel
 from learner.score.calibration import agreement
-from learner.score.judge_llm import LLMJudge
+from learner.score.case import suspects_injection
+from learner.score.llm_judge import LLMJudge
 from learner.score.next_state import Case
-from learner.score.parallel import in_parallel
 from learner.score.scorer import Scorer
-from learner.score.suspicion import suspects_injection
 from tests.acceptance.conftest import configured
 from tests.fakes.turns import add_turn
 

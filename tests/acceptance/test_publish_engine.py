@@ -18,9 +18,9 @@ from dukou.settings.model import Config
 from dukou.settings.paths import StatePaths
 from dukou.store import policies, publishing, versions
 from dukou.store.versions import NewVersion
-from gateway.reconcile.books import ReconcilerStore
-from gateway.reconcile.control import Control
+from gateway.reconcile.postgres import ReconcilerStore
 from gateway.reconcile.reconciler import Reconciler
+from gateway.reconcile.sglang import Control
 from learner.train import probe
 from learner.train.model import load, vocabulary
 from tests.acceptance.conftest import RealEngine, configured

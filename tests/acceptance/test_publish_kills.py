@@ -21,10 +21,10 @@ from dukou.settings.paths import StatePaths
 from dukou.store import policies, publishing, versions
 from dukou.store.versions import NewVersion
 from gateway.reconcile import routes_file
-from gateway.reconcile.books import ReconcilerStore
-from gateway.reconcile.control import Control, Health
 from gateway.reconcile.decide import Route
+from gateway.reconcile.postgres import ReconcilerStore
 from gateway.reconcile.reconciler import Reconciler
+from gateway.reconcile.sglang import Control, Health
 from tests.acceptance import mortal
 from tests.acceptance.conftest import RealEngine, configured
 from tests.fakes.training import fill, make_policy, rows

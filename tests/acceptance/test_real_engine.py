@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM
 from dukou.store import policies, versions
 from dukou.store.tables import publications
 from dukou.store.versions import NewVersion, Probe, ProbePrompt
-from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.checkpoint import MARKER
-from gateway.reconcile.control import Control, ControlError, Health
 from gateway.reconcile.decide import Route
+from gateway.reconcile.postgres import ReconcilerStore
 from gateway.reconcile.reconciler import Reconciler
+from gateway.reconcile.sglang import Control, ControlError, Health
 from tests.acceptance.conftest import RealEngine
 
 IDS = [1, 504, 253, 1798, 338, 28, 216, 33, 5]

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine
 from transformers import AutoTokenizer
 
-from gateway.reconcile.control import Control
 from gateway.reconcile.selftest import Verdict, examine
+from gateway.reconcile.sglang import Control
 from tests.acceptance.conftest import RealEngine
 from tests.acceptance.through import drained, through_dukou
 from tests.fakes.gateway import CHAT, Running

@@ -21,8 +21,8 @@ from dukou.local.engine.__main__ import say
 from dukou.local.engine.models import TINY_MODEL
 from dukou.local.engine.start import start, stop
 from dukou.settings.paths import StatePaths
-from gateway.reconcile import defaults
-from gateway.reconcile.control import Control
+from gateway.reconcile import engine_facts
+from gateway.reconcile.sglang import Control
 from tests.acceptance.conftest import RealEngine, configured
 from tests.acceptance.through import drained, through_dukou
 from tests.fakes.gateway import CHAT
@@ -39,7 +39,7 @@ LONG = {"model": "policy", "max_tokens": 48, "ignore_eos": True}
 def with_recommendation(model: Path, folder: Path, values: dict[str, Any]) -> Path:
     """A copy of a model whose own file recommends `values`."""
     shutil.copytree(model, folder)
-    (folder / defaults.FILE).write_text(json.dumps(IDS | values))
+    (folder / engine_facts.FILE).write_text(json.dumps(IDS | values))
     return folder
 
 
@@ -120,7 +120,7 @@ async def test_a_published_folder_brings_its_weights_and_not_its_recommendation(
         assert info is not None
         assert info.model_path == str(other)
         assert control.server_info().model_path == str(engine.model)
-        assert defaults.read(control.server_info()) == RECOMMENDED
+        assert engine_facts.read(control.server_info()) == RECOMMENDED
     async with through_dukou(engine, tmp_path) as gateway:
         await gateway.client.post(CHAT, json=LONG | {"messages": [{"role": "user", "content": "Name it."}]})
     (row,) = await asyncio.to_thread(drained, tmp_path, db)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from gateway.reconcile.control import Control
+from gateway.reconcile.sglang import Control
 from tests.acceptance.conftest import RealEngine
 
 SYSTEM = "You are the keeper of a ferry landing. " * 40

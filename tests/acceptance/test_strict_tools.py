@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dukou.store import spans
-from gateway.reconcile.control import Control
+from gateway.reconcile.sglang import Control
 from tests.acceptance.conftest import RealEngine
 from tests.acceptance.through import drained, through_dukou
 from tests.fakes.gateway import CHAT

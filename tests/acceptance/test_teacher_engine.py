@@ -17,10 +17,9 @@ from dukou.local.engine.__main__ import say
 from dukou.local.engine.models import CHAT_MODEL
 from dukou.local.engine.start import start, stop
 from dukou.settings.paths import StatePaths
-from learner.teach.choose import effect
-from learner.teach.engine import TeacherEngine, TeacherEngineError
-from learner.teach.prompt import with_hint
-from learner.teach.render import Conversation, Ids, Render, enhanced, renderer
+from learner.hints.choose import effect, with_hint
+from learner.hints.teacher_engine import TeacherEngine, TeacherEngineError
+from learner.hints.template import Conversation, Ids, Render, enhanced, renderer
 from learner.train import model
 from tests.acceptance.conftest import configured
 

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, text
 from dukou.settings.model import Config
 from dukou.settings.serving import Gateway
 from gateway.drain.drainer import Drainer
-from gateway.reconcile import defaults
-from gateway.reconcile.control import Control
+from gateway.reconcile import engine_facts
+from gateway.reconcile.sglang import Control
 from gateway.spool.reader import SpoolReader
 from tests.acceptance.conftest import RealEngine
 from tests.fakes.gateway import Running, running
@@ -32,7 +32,7 @@ async def through_dukou(engine: RealEngine, state: Path) -> AsyncIterator[Runnin
     with Control(engine.url) as control:
         info = control.server_info()
     tool_calling = {"parser": info.tool_call_parser, "grammar": info.grammar_backend}
-    route |= {"sampling_defaults": defaults.read(info), "tool_calling": tool_calling}
+    route |= {"sampling_defaults": engine_facts.read(info), "tool_calling": tool_calling}
     (state / "run").mkdir(parents=True)
     (state / "run" / "routes.json").write_text(json.dumps({"engines": [route]}))
     async with running(config_for(engine, state)) as gateway:

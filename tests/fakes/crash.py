@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from sqlalchemy import Engine
 
-from learner.train import checkpoint, export
+from learner.train import export, files
 
 #: (where it is looked up, its name): everything by which a learner changes the disk.
 CHANGES: tuple[tuple[Any, str], ...] = (
@@ -27,7 +27,7 @@ CHANGES: tuple[tuple[Any, str], ...] = (
     (shutil, "copy"),
     (torch, "save"),
     (safetensors.torch, "save_file"),
-    (checkpoint, "save_file"),
+    (files, "save_file"),
     (export, "save_file"),
 )
 

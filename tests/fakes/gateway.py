@@ -12,7 +12,7 @@ import httpx
 
 from dukou.settings.model import Config
 from dukou.settings.serving import Engine, Gateway
-from gateway.relay import serve
+from gateway.relay import app
 from gateway.spool.format import Kind, Record, decode
 
 CHAT = "/v1/chat/completions"
@@ -94,9 +94,9 @@ def route(state: Path, *engines: dict[str, Any]) -> None:
 @asynccontextmanager
 async def running(config: Config) -> AsyncIterator[Running]:
     """A worker that serves `config` until the block ends, and then shuts down as on SIGTERM."""
-    sock = serve.listen("127.0.0.1", 0)
-    url = serve.address(sock)
-    server = serve.server(config)
+    sock = app.listen("127.0.0.1", 0)
+    url = app.address(sock)
+    server = app.server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     while not server.started:
         await asyncio.sleep(0.005)

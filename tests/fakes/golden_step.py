@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import model, objective, optimizer, weights
+from learner.train import gradient, model, weights
 from tests.fakes.tiny_llama import save
 from tests.unit.test_objective import batch
 
@@ -22,11 +22,11 @@ CASES = {
 
 def step_digest(folder: Path, settings: TrainerSettings, loss: LossSettings) -> str:
     trained = weights.of(model.load(folder, torch.device("cpu")), settings, loss)
-    adamw = optimizer.adamw(trained.masters.values())
+    adamw = gradient.adamw(trained.masters.values())
     for _ in range(2):
-        objective.accumulate(trained, batch(), loss, settings)
+        gradient.accumulate(trained, batch(), loss, settings)
         clip_grad_norm_(trained.masters.values(), settings.grad_clip)
-        optimizer.step(adamw, settings)
+        gradient.step(adamw, settings)
         trained.spread()
         trained.clear()
     digest = hashlib.sha256()

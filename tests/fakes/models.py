@@ -6,8 +6,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.reconcile.checkpoint import MARKER
-from gateway.reconcile.tensors import Tensor
+from gateway.reconcile.checkpoint import MARKER, Tensor
 
 BASE = {
     "model.embed_tokens.weight": Tensor("BF16", (16, 4)),

@@ -8,8 +8,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from dukou.settings.model import Config
 from dukou.store import batches
-from learner.train import model, objective, optimizer, weights
-from learner.train.sample import from_turn
+from learner.train import gradient, model, weights
+from learner.train.samples import from_turn
 from tests.fakes.training import rows
 
 
@@ -17,16 +17,16 @@ def replayed(db: Engine, settings: Config) -> dict[str, torch.Tensor]:
     """The masters after all steps."""
     base = model.load(Path(settings.engine.model_path), torch.device("cpu"))
     trained = weights.of(base, settings.trainer, settings.loss)
-    adamw = optimizer.adamw(trained.masters.values())
+    adamw = gradient.adamw(trained.masters.values())
     torch.set_num_threads(1)
     for (batch_id,) in rows(db, "select batch_id from steps order by number"):
         with db.connect() as connection:
             samples = [from_turn(row) for row in batches.members(connection, batch_id)]
             used, _ = batches.made_with(connection, batch_id)
         own = used.trainer
-        objective.accumulate(trained, samples, used.loss, own)
+        gradient.accumulate(trained, samples, used.loss, own)
         clip_grad_norm_(trained.masters.values(), own.grad_clip)
-        optimizer.step(adamw, own)
+        gradient.step(adamw, own)
         trained.spread()
         trained.clear()
     return dict(trained.masters)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, insert
 from dukou.store import contents, layout, partitions
 from dukou.store.tables import turns
 from dukou.store.turn_rows import TurnRow
-from gateway.fold.body import read
+from gateway.parse.body import read
 
 
 def insert_turn(connection: Connection, **row: Any) -> None:

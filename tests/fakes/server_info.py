@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from gateway.reconcile.control import Control
+from gateway.reconcile.sglang import Control
 
 URL = "http://engine"
 

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gateway.reconcile.sums import expected
-from gateway.reconcile.tensors import Stored, stored
+from gateway.reconcile.checkpoint import Stored, stored
+from gateway.reconcile.compare import expected
 
 LOOKS = frozenset({"/ready", "/ping", "/health", "/model_info", "/v1/models", "/server_info"})
 

@@ -16,9 +16,9 @@ from dukou.store.states import Stage
 from dukou.store.tables import policies, publications, sessions
 from dukou.store.versions import Form, NewVersion, Probe, ProbePrompt
 from gateway.reconcile.adapters import Spawn
-from gateway.reconcile.books import ReconcilerStore
-from gateway.reconcile.control import Control
+from gateway.reconcile.postgres import ReconcilerStore
 from gateway.reconcile.reconciler import Environment, Reconciler
+from gateway.reconcile.sglang import Control
 from tests.fakes.models import write_adapter, write_model
 from tests.fakes.sglang import FakeSGLang, logprob
 from tests.fakes.turns import add_turn

@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 
 from dukou.store import set_aside as kept
 from dukou.store.tables import feedback, sessions, set_aside, turns
-from gateway.drain import aside, record
+from gateway.drain import aside, write
 from gateway.spool.format import Kind, encode
 from tests.fakes.ferry import Ferry
 from tests.fakes.spooled import assistant, request_body, request_meta, turn_id, user
@@ -23,7 +23,7 @@ def broken(ferry, monkeypatch):
     """A conversation whose second turn meets a fault of the code, which is mended afterwards."""
     first = ferry.say([user("1")], "A")
     second = ferry.say([user("1"), assistant("A"), user("2")], "B")
-    place = record.lineage.place
+    place = write.lineage.place
 
     def failing(request, known):
         if request.id == second and request.messages:
@@ -31,7 +31,7 @@ def broken(ferry, monkeypatch):
         return place(request, known)
 
     with monkeypatch.context() as patched:
-        patched.setattr(record.lineage, "place", failing)
+        patched.setattr(write.lineage, "place", failing)
         ferry.drain()
     return first, second
 
@@ -70,7 +70,7 @@ def test_what_fails_again_stays_with_its_newer_error(ferry, db, broken, monkeypa
     def failing(request, known):
         raise AttributeError("still not")
 
-    monkeypatch.setattr(record.lineage, "place", failing)
+    monkeypatch.setattr(write.lineage, "place", failing)
     [result] = aside.drain_again(db, ferry.config)
     assert result == aside.Result(broken[1], "AttributeError: still not")
     with db.connect() as connection:

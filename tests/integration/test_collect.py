@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from dukou.store import versions
 from dukou.store.versions import NewVersion
-from learner.batch.collect import ClosedBatch, NoBatch, close_batch
+from learner.batch.close import ClosedBatch, NoBatch, close_batch
 from tests.fakes.training import NOW, config, fill, make_policy, rows
 
 

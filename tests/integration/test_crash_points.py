@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 from sqlalchemy import text
 
-from learner.batch.collect import ClosedBatch, close_batch
-from learner.train import folder
+from learner.batch.close import ClosedBatch, close_batch
+from learner.train import files
 from learner.train.publish import advance
 from learner.train.trainer import Trainer
 from tests.fakes.crash import Killed, Mortal
@@ -90,9 +90,9 @@ def check(db, settings, history):
     assert numbers == list(range(1, len(numbers) + 1)), history
     [(live, newest)] = rows(db, "select live_version, max(version) from policies, versions group by 1")
     assert live == newest, history
-    checkpoints = folder.numbered(settings.state_dir / "checkpoints" / "default")
+    checkpoints = files.numbered(settings.state_dir / "checkpoints" / "default")
     assert numbers[-1] in checkpoints, history
-    assert live in folder.numbered(settings.state_dir / "versions" / "default"), history
+    assert live in files.numbered(settings.state_dir / "versions" / "default"), history
     masters = load_file(checkpoints[numbers[-1]] / "masters.safetensors")
     again = replayed(db, settings)
     assert all(torch.equal(masters[name], again[name]) for name in again), history

@@ -92,19 +92,19 @@ def test_fifty_good_turns_behind_what_once_stopped_all_recording(ferry, request_
 
 def test_a_record_that_only_fails_beside_others_is_found_among_them(ferry, db, monkeypatch):
     """Whatever the fault is, and wherever it shows: here in the middle of a batch's own transaction."""
-    from gateway.drain import record
+    from gateway.drain import write
 
     good = [ferry.say([user(f"{number}")]) for number in range(20)]
     bad = ferry.say([user("poison")])
     good += [ferry.say([user(f"more {number}")]) for number in range(20)]
-    place = record.lineage.place
+    place = write.lineage.place
 
     def failing(request, known):
         if request.id == bad and request.messages:
             raise RecursionError("deep")
         return place(request, known)
 
-    monkeypatch.setattr(record.lineage, "place", failing)
+    monkeypatch.setattr(write.lineage, "place", failing)
     ferry.drain()
     assert {row.id for row in ferry.rows()} == {*good, bad}
     row = ferry.row(bad)

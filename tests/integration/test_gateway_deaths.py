@@ -148,7 +148,7 @@ async def test_an_engine_that_lives_is_no_death_and_is_told_to_stop(tmp_path: Pa
 async def test_a_kept_connection_that_closes_long_after_the_request_is_not_sent_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.relay.retry.ROUND_TRIP_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.relay.routing.ROUND_TRIP_SECONDS", 0.0)
     async with (
         FakeUpstream([Send(chunked(WHOLE))], [Sleep(0.3), FIN], [Send(chunked(WHOLE))], paths=TOLD) as engine,
         running(config_for(tmp_path, engine.url)) as gw,
@@ -164,7 +164,7 @@ async def test_a_kept_connection_that_closes_long_after_the_request_is_not_sent_
 async def test_a_kept_connection_that_closes_as_the_request_is_written_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.relay.retry.ROUND_TRIP_SECONDS", 60.0)
+    monkeypatch.setattr("gateway.relay.routing.ROUND_TRIP_SECONDS", 60.0)
     async with (
         FakeUpstream([Send(chunked(WHOLE))], [FIN], [Send(chunked(WHOLE))]) as engine,
         running(config_for(tmp_path, engine.url)) as gw,
@@ -178,7 +178,7 @@ async def test_a_kept_connection_that_closes_as_the_request_is_written_is_replac
 async def test_a_kept_connection_that_closes_because_its_engine_dies_is_a_death(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.relay.retry.ROUND_TRIP_SECONDS", 60.0)
+    monkeypatch.setattr("gateway.relay.routing.ROUND_TRIP_SECONDS", 60.0)
     async with (
         FakeUpstream(OK, [DIE]) as engine,
         running(config_for(tmp_path, engine.url)) as gw,

@@ -112,7 +112,7 @@ async def test_a_stalled_client_is_cut_off_and_the_engine_is_not_read_without_bo
 
 async def test_streams_open_at_shutdown_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S25."""
-    monkeypatch.setattr("gateway.relay.serve.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("gateway.relay.app.GRACE_SECONDS", 0.1)
     async with FakeUpstream([START, HANG]) as engine:
         async with running(config_for(tmp_path, engine.url)) as gw:
             writers = [await open_request(gw, STREAM) for _ in range(10)]

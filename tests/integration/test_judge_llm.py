@@ -12,10 +12,9 @@ from dukou.settings import model
 from dukou.settings.model import Config
 from dukou.store.states import Stage
 from dukou.store.tables import calls, scores, turn_states, votes
-from learner.llm.channel import quiet_litellm
-from learner.score.judge_llm import LLMJudge
+from learner.llm.client import in_parallel, quiet_litellm
+from learner.score.llm_judge import LLMJudge
 from learner.score.next_state import Case
-from learner.score.parallel import in_parallel
 from learner.score.scorer import Scorer, choose_judge
 from tests.fakes.judge import HANG, FakeJudge, Reply, fails, html, says, verdict
 from tests.fakes.turns import add_turn

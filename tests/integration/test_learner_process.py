@@ -17,7 +17,7 @@ from dukou.store import database
 from dukou.store.policies import get_or_create
 from dukou.store.states import Stage
 from dukou.store.tables import policies, samples, turn_states
-from learner.parts import PostgresStages
+from learner.stages import PostgresStages
 from tests.fakes import tiny_llama
 from tests.fakes.turns import add_turn
 

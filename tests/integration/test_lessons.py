@@ -7,9 +7,9 @@ from sqlalchemy import insert
 from dukou.settings.model import Config
 from dukou.store.scores import Vote
 from dukou.store.tables import calls, demonstrations, feedback, hints, policies, turns
+from learner.hints import lessons
+from learner.hints.teacher_engine import TeacherEngineError
 from learner.score.scorer import Scorer
-from learner.teach import lessons
-from learner.teach.engine import TeacherEngineError
 from tests.fakes.judge import FakeJudge, fails, says
 from tests.fakes.turns import NOW, turn_id
 from tests.integration.test_scorer import Scripted, add_pair, rows, state_of

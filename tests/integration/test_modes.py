@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from dukou.store import batches, hints
 from dukou.store.hints import NewHint
-from learner.batch.collect import ClosedBatch, NoBatch, close_batch
+from learner.batch.close import ClosedBatch, NoBatch, close_batch
 from learner.train import model
 from learner.train.trainer import Trainer
 from tests.fakes.training import NOW, config, fill, make_live, make_policy, rows

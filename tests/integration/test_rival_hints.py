@@ -9,7 +9,7 @@ from sqlalchemy import text
 from dukou.store import hints
 from dukou.store.hints import NewHint
 from dukou.store.processes import LeaseLostError
-from learner.batch.collect import ClosedBatch, close_batch
+from learner.batch.close import ClosedBatch, close_batch
 from learner.train import hints as choosing
 from learner.train.trainer import Trainer
 from tests.fakes.training import config, fill, make_policy, rows

@@ -19,7 +19,7 @@ from dukou.store.tables import calls, scores, turn_states, votes
 from learner.cli import main
 from learner.score.history import History
 from learner.score.judge import RulesJudge
-from learner.score.judge_llm import LLMJudge
+from learner.score.llm_judge import LLMJudge
 from learner.score.scorer import MAX_ATTEMPTS, Scorer
 from learner.status.read import read_from, settings_of
 from tests.fakes.judge import FakeJudge, fails, says, verdict

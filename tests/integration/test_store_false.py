@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from dukou.settings.serving import Privacy
-from gateway.drain import aside, record
+from gateway.drain import aside, write
 from tests.fakes.ferry import Ferry
 from tests.fakes.gateway import ASK, CHAT, config_for, running
 from tests.fakes.spooled import request_body, request_meta, turn_id, user
@@ -169,7 +169,7 @@ def test_what_was_set_aside_is_drained_again_by_the_setting(tmp_path, db, monkey
         raise AttributeError("no such thing")
 
     with monkeypatch.context() as broken:
-        broken.setattr(record.lineage, "place", failing)
+        broken.setattr(write.lineage, "place", failing)
         ferry.drain()
     ferry.config = ferry.config.model_copy(update={"privacy": Privacy(store_false=setting)})
     assert [result.error for result in aside.drain_again(db, ferry.config)] == [None]

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from transformers import AutoModelForCausalLM
 
 from dukou.store import processes, versions
-from learner.batch.collect import ClosedBatch, close_batch
-from learner.train import checkpoint, export, folder, model, objective
+from learner.batch.close import ClosedBatch, close_batch
+from learner.train import export, files, gradient, model
 from learner.train.ledger import StepStore, TrainerBusyError
 from learner.train.trainer import Trainer
 from tests.fakes.training import NOW, config, fill, make_live, make_policy, newest_unpublished, rows
@@ -162,12 +162,12 @@ class Killed(BaseException):
 
 #: (where, whether before or after the real thing)
 CRASHES = [
-    (objective, "accumulate", "before"),
-    (objective, "accumulate", "after"),
+    (gradient, "accumulate", "before"),
+    (gradient, "accumulate", "after"),
     (export, "write_merged", "before"),
     (export, "write_merged", "after"),
-    (checkpoint, "write", "before"),
-    (checkpoint, "write", "after"),
+    (files, "write", "before"),
+    (files, "write", "after"),
     (StepStore, "write", "after"),
 ]
 
@@ -203,7 +203,7 @@ def test_killed_anywhere_every_turn_is_in_one_step_and_the_weights_are_the_same(
             Trainer(db, killed).step(next_batch(db, killed))
     resumed = Trainer(db, killed)
     adopted = resumed.recover()
-    assert adopted == ([2] if (name, when) == ("write", "after") and place is checkpoint else [])
+    assert adopted == ([2] if (name, when) == ("write", "after") and place is files else [])
     assert resumed.recover() == []
     outcome = close_batch(db, killed, NOW)
     if isinstance(outcome, ClosedBatch):
@@ -226,7 +226,7 @@ def test_a_step_that_raised_leaves_the_next_try_of_the_same_trainer_at_the_same_
         trainer = Trainer(db, current)
         if fails:
             with monkeypatch.context() as patch:
-                patch.setattr(checkpoint, "write", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+                patch.setattr(files, "write", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
                 with pytest.raises(OSError, match="disk full"):
                     trainer.step(next_batch(db, current))
         train(db, current, trainer)
@@ -347,13 +347,13 @@ def test_a_trainer_that_lost_its_lease_writes_nothing(db, tmp_path, monkeypatch)
     fill(db, make_policy(db, settings), range(4))
     batch_id = next_batch(db, settings)
     trainer = Trainer(db, settings)
-    real = objective.accumulate
+    real = gradient.accumulate
 
     def overtaken(*args):
         StepStore(db, "default", trainer.checkpoints).acquire()
         return real(*args)
 
-    monkeypatch.setattr(objective, "accumulate", overtaken)
+    monkeypatch.setattr(gradient, "accumulate", overtaken)
     with pytest.raises(processes.LeaseLostError):
         trainer.step(batch_id)
     assert rows(db, "select count(*) from steps") == [(0,)]
@@ -369,8 +369,8 @@ def test_old_checkpoints_go_and_the_live_one_stays(db, tmp_path):
         if number == 0:
             make_live(db, settings, version)
     state = settings.state_dir
-    assert list(folder.numbered(state / "checkpoints" / "default")) == [1, 4]
-    assert list(folder.numbered(state / "versions" / "default")) == [1, 4]
+    assert list(files.numbered(state / "checkpoints" / "default")) == [1, 4]
+    assert list(files.numbered(state / "versions" / "default")) == [1, 4]
 
 
 def test_an_adapter_folder_holds_exactly_what_is_trained(db, tmp_path):

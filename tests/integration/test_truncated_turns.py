@@ -4,7 +4,7 @@ import pytest
 
 from dukou.settings.learning import JudgeSettings
 from dukou.store.sessions import Window
-from learner.batch.collect import ClosedBatch, NoBatch, close_batch
+from learner.batch.close import ClosedBatch, NoBatch, close_batch
 from learner.score.history import History
 from learner.score.judge import RulesJudge
 from learner.score.scorer import Scorer

@@ -75,7 +75,7 @@ def test_the_gateway_serves_and_the_learner_tells_its_status(installed, tmp_path
 
 
 def test_the_rubrics_come_along(installed, tmp_path):
-    code = "from learner.score import rubric; print(rubric.__file__, bool(rubric.load('default@2')))"
+    code = "from learner.score import judge; print(judge.__file__, bool(judge.load('default@2')))"
     done = run(installed, tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(installed))

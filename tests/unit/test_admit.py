@@ -8,8 +8,7 @@ import pytest
 
 from dukou.settings.learning import BatchSettings
 from dukou.store.batches import Candidate
-from learner.batch.admit import HELD, TAKEN, BatchDraft
-from learner.batch.rules import Limits
+from learner.batch.rules import HELD, TAKEN, BatchDraft, Limits
 
 LIMITS = Limits(depth={n: 9 - n for n in range(10)}, max_staleness=2, max_tokens=100, vocabulary=512)
 TURN = Candidate(

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fold.align import align
-from gateway.fold.answer import Answer
+from gateway.parse.reply import Answer
+from gateway.parse.tokens import align
 
 
 def answer(ids, logprobs):

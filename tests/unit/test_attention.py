@@ -6,7 +6,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import attention, lora, model, norm, weights
+from learner.train import attention, layers, model, weights
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 
@@ -31,7 +31,7 @@ def test_the_gradient_of_attention_is_torchs(length, heads, shared):
 def test_the_gradient_of_an_adapted_layer_is_that_of_its_formula(bias):
     torch.manual_seed(0)
     base = torch.nn.Linear(12, 7, bias=bias).requires_grad_(False)
-    layer = lora.LoraLinear(base, 3, 6.0, torch.Generator().manual_seed(0), torch.float32)
+    layer = weights.LoraLinear(base, 3, 6.0, torch.Generator().manual_seed(0), torch.float32)
     torch.nn.init.normal_(layer.b)
     x, pull = torch.randn(2, 5, 12, requires_grad=True), torch.randn(2, 5, 7)
     found = []
@@ -87,7 +87,7 @@ def test_a_norm_that_computes_something_else_is_left_alone():
                 x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (1 + self.weight)
             )
 
-    assert norm.replace(torch.nn.Sequential(FromOne(), torch.nn.LayerNorm(8))) == 0
+    assert layers.replace(torch.nn.Sequential(FromOne(), torch.nn.LayerNorm(8))) == 0
 
 
 def test_every_norm_of_a_llama_is_ours_and_gives_its_bits(tmp_path):
@@ -95,5 +95,5 @@ def test_every_norm_of_a_llama_is_ours_and_gives_its_bits(tmp_path):
     ids = torch.arange(60)[None]
     with torch.no_grad():
         before = plain(input_ids=ids).logits
-        assert norm.replace(plain) == 2 * 2 + 1
+        assert layers.replace(plain) == 2 * 2 + 1
         assert torch.equal(plain(input_ids=ids).logits, before)

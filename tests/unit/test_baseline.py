@@ -4,7 +4,7 @@ import pytest
 
 from dukou.store.batches import BaselineState
 from dukou.store.contents import task_class
-from learner.batch.baseline import Observation, centre, session_key
+from learner.batch.advantage import Observation, centre, session_key
 
 SETTINGS = {"half_life": 3.0, "deviation_floor": 0.2}
 

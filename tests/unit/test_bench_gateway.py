@@ -7,7 +7,7 @@ import pytest
 
 from bench.relaying import measure
 from bench.relaying import replies as made
-from gateway.fold.reply import fold
+from gateway.parse.reply import fold
 from gateway.relay.capture import cuts_of
 from gateway.relay.filter import StreamFilter, filter_body
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dukou.store.body import digest
-from gateway.fold.body import read
-from gateway.fold.lenient import loads_exact
+from gateway.parse.body import read
+from gateway.parse.text import loads_exact
 
 MESSAGES = b'{"role": "user", "z": 1.0, "a": 1e2, "content": "x"}'
 BODIES = [

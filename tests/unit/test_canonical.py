@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dukou.store.visible import visible
-from gateway.lineage import former
+from gateway.lineage import canonical
 from gateway.lineage.canonical import DIGEST_BYTES, chain, extend, form, root, text
 from tests.fakes.renderings import TEXTS, renderings
 from tests.fakes.spooled import assistant, system, user
@@ -140,11 +140,11 @@ BEFORE = "79a910eddae0209d7a10aed27f1c5ade"
 def test_rows_of_before_are_found_by_the_digests_that_they_have():
     forms = [form(message) for message in CHAIN]
     digests = chain(root("t", "k"), forms)
-    assert former.of_chain(root("t", "k"), forms, digests)[digests[-1]].hex() == BEFORE
+    assert canonical.of_chain(root("t", "k"), forms, digests)[digests[-1]].hex() == BEFORE
 
 
 def test_a_text_without_anything_unseen_has_the_digest_that_it_had():
     plain = [system("Be brief.\nEnd."), user("Zoë?"), assistant("a b\n c"), user(" more \n")]
     forms = [form(message) for message in plain]
-    assert former.of_chain(b"", forms, chain(b"", forms)) == {}
+    assert canonical.of_chain(b"", forms, chain(b"", forms)) == {}
     assert all(each.former is None for each in forms)

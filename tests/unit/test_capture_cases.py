@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gateway.drain.assemble import assemble
-from gateway.fold.reply import fold, fold_events
-from gateway.fold.sse import Parser
+from gateway.parse.reply import fold, fold_events
+from gateway.parse.stream import Parser
 from gateway.relay.capture import CHAT, COMPLETIONS, Recipient, prepare
 from gateway.relay.filter import StreamFilter, filter_body
 from gateway.spool.format import Kind, Record

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dukou.store.states import REASONS
 from gateway.drain.assemble import assemble
-from gateway.fold.counts import contradicts
-from gateway.fold.reply import fold
+from gateway.parse.reply import fold
+from gateway.parse.tokens import contradicts
 from gateway.spool.format import Kind, Record
 from tests.fakes.spooled import chunk, reply_body, reply_meta, request_body, request_meta, sse, turn_id, user
 
@@ -190,7 +190,7 @@ def test_an_index_that_no_choice_has_makes_the_reply_an_error_and_no_exception(i
 
 
 def test_more_choices_than_anybody_asks_for_are_an_error(monkeypatch):
-    monkeypatch.setattr("gateway.fold.reply._CHOICES", 3)
+    monkeypatch.setattr("gateway.parse.reply._CHOICES", 3)
     one = json.loads(reply_body("X"))["choices"][0]
     body = {"choices": [one | {"index": index} for index in range(5)]}
     made = rows(json.dumps(body).encode())

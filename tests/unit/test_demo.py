@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dukou.local.demo import __main__ as demo
 from dukou.local.demo import report, users, wish
-from learner.score.rules import of_user
+from learner.score.rules_judge import of_user
 
 
 @pytest.mark.parametrize(

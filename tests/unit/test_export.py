@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dukou.settings.learning import TrainerSettings
-from learner.train import export, folder, model, prune
+from learner.train import export, files, model
 from learner.train.weights import FullWeights, LoraWeights
 from tests.fakes.tiny_llama import save
 
@@ -41,7 +41,7 @@ def test_names_shapes_and_dtypes_are_the_bases(tmp_path, tied, method):
     assert not torch.equal(old["model.layers.1.mlp.up_proj.weight"], new["model.layers.1.mlp.up_proj.weight"])
     assert (tmp_path / "1" / "chat_template.jinja").read_text() == "hello"
     assert not (tmp_path / "1" / "pytorch_model.bin").exists()
-    assert folder.is_complete(tmp_path / "1")
+    assert files.is_complete(tmp_path / "1")
 
 
 def test_a_merged_weight_is_computed_in_float32(tmp_path):
@@ -110,13 +110,13 @@ def test_what_a_crash_left_is_not_complete_and_is_replaced(tmp_path):
     left.mkdir()
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "old").touch()
-    assert folder.numbered(tmp_path) == {}
-    with folder.whole(tmp_path / "7") as beside:
+    assert files.numbered(tmp_path) == {}
+    with files.whole(tmp_path / "7") as beside:
         (beside / "new").touch()
-    assert sorted(path.name for path in (tmp_path / "7").iterdir()) == [folder.MARKER, "new"]
+    assert sorted(path.name for path in (tmp_path / "7").iterdir()) == [files.MARKER, "new"]
     assert not left.exists()
 
 
 def test_expendable_is_all_but_the_newest_and_the_protected():
-    assert prune.expendable([1, 2, 3, 4, 5], 2, [2]) == [1, 3]
-    assert prune.expendable([1], 3, [9]) == []
+    assert files.expendable([1, 2, 3, 4, 5], 2, [2]) == [1, 3]
+    assert files.expendable([1], 3, [9]) == []

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fold.reply import fold, fold_events
-from gateway.fold.sse import Parser
+from gateway.parse.reply import fold, fold_events
+from gateway.parse.stream import Parser
 from tests.fakes.spooled import chunk, sse
 
 

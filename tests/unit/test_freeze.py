@@ -2,7 +2,7 @@ import pytest
 
 from dukou.settings.learning import GuardSettings
 from dukou.store.batches import EndedBatch
-from learner.batch.freeze import why_frozen_after
+from learner.batch.close import why_frozen_after
 
 GUARD = GuardSettings(max_kl=2.0)
 DRIFT = EndedBatch(5, GUARD, "drift", "kl/mean is 3")

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from learner.llm.gate import OUTAGE_FAULTS, REFUSED_SECONDS, Gate, retry_after_seconds
+from learner.llm.limits import OUTAGE_FAULTS, REFUSED_SECONDS, Gate, retry_after_seconds
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 

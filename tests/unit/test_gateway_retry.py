@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.relay.retry import ROUND_TRIP_SECONDS, Attempts, may_retry, was_undelivered
+from gateway.relay.routing import ROUND_TRIP_SECONDS, Attempts, may_retry, was_undelivered
 
 FLEET = [f"http://{name}" for name in "abcdefgh"]
 Fate = Callable[[Attempts, str], Attempts]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.relay.errors import NoEngineError
-from gateway.relay.routes import Router, choose
+from gateway.relay.router import Router, choose
 from gateway.routes import EngineRoute
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +93,7 @@ async def test_a_held_request_goes_on_when_an_engine_is_ready(
     async def sleep(_: float) -> None:
         write(path, {"url": "http://a", "state": "ready"})
 
-    monkeypatch.setattr("gateway.relay.routes.asyncio.sleep", sleep)
+    monkeypatch.setattr("gateway.relay.router.asyncio.sleep", sleep)
     router = Router(path, [], 9, clock=Clock())
     assert (await router.take(None, frozenset())).state == "ready"
 

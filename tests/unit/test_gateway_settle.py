@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from gateway.reconcile import routes_file
-from gateway.reconcile.beside import ExtraAdapters
+from gateway.reconcile.adapter_plan import ExtraAdapters
 from gateway.reconcile.decide import Route, Target
 from gateway.relay.ending import Ending, reply_record
-from gateway.relay.settle import version_for_session
+from gateway.relay.routing import version_for_session
 from gateway.routes import EngineFacts, EngineRoute, OtherVersions, Routes, load
 
 LIVE = EngineRoute(

@@ -4,7 +4,7 @@ import pytest
 
 from dukou.settings.learning import GuardSettings
 from dukou.store.states import REASONS
-from learner.train.guard import refuse
+from learner.train.guards import refuse
 
 USUAL = {
     "kl/mean": 0.1,

@@ -9,8 +9,8 @@ from dukou.store.earlier import Earlier
 from dukou.store.turn_rows import Place
 from gateway.drain.assemble import Draft, assemble
 from gateway.drain.relink import orphan_of
-from gateway.lineage import decide as lineage
-from gateway.lineage.known import EarlierTurns
+from gateway.lineage import place as lineage
+from gateway.lineage.place import EarlierTurns
 from gateway.spool.format import Kind, Record
 from tests.fakes.grammar import REPLIES, REQUESTS
 from tests.fakes.spooled import assistant, reply_body, reply_meta, request_body, request_meta, turn_id, user

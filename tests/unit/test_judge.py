@@ -4,10 +4,9 @@ import sys
 import pytest
 
 from dukou.settings.model import Config
-from learner.llm.access import misconfigured, of_judge
-from learner.score.judge import RulesJudge
-from learner.score.judge_llm import LLMJudge
-from learner.score.rubric import UnknownRubricError
+from learner.llm.limits import misconfigured, of_judge
+from learner.score.judge import RulesJudge, UnknownRubricError
+from learner.score.llm_judge import LLMJudge
 from learner.score.scorer import choose_judge, is_own_endpoint
 
 

@@ -3,7 +3,7 @@ from threading import Event
 from sqlalchemy.exc import OperationalError
 
 from dukou.store.processes import HEARTBEAT_SECONDS, STOPPED, LearnerDetail
-from learner.board import RETRY_SECONDS, HeartbeatWriter
+from learner.heartbeat import RETRY_SECONDS, HeartbeatWriter
 
 
 class Clock:

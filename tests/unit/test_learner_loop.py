@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from dukou.store.postgres_errors import PostgresUnreachableError, SchemaError
 from dukou.store.processes import LearnerDetail
-from learner.board import HeartbeatWriter
+from learner.heartbeat import HeartbeatWriter
 from learner.loop import Loop
 from learner.status.facts import StatusFacts
 from learner.stop import Stop

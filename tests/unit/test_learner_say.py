@@ -1,6 +1,6 @@
 import pytest
 
-from learner.say import LogThrottle, SamplesWait, age
+from learner.log import LogThrottle, SamplesWait, age
 
 WAITING = SamplesWait(needed=16, current=3, oldest=12.4, kind="samples", because="3 of 16 samples are there")
 

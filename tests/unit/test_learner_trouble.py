@@ -3,7 +3,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from dukou.store.embedded import EmbeddedError
 from dukou.store.postgres_errors import PostgresUnreachableError, SchemaError
-from learner.trouble import backoff, diagnose
+from learner.log import backoff, diagnose
 
 
 @pytest.mark.parametrize(

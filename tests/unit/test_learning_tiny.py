@@ -9,9 +9,9 @@ import torch
 
 from dukou.settings.learning import LossSettings, TrainerSettings
 from dukou.store.batches import BaselineState
-from learner.batch import advantage, baseline
-from learner.train import model, objective, weights
-from learner.train.sample import Sample
+from learner.batch import advantage
+from learner.train import gradient, model, weights
+from learner.train.samples import Sample
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 STEPS, BATCH, PROMPT, ANSWER = 40, 32, 3, 10
@@ -54,7 +54,7 @@ def disliked_over_time(folder, advantages: Advantages) -> list[float]:
             Sample(uuid.UUID(int=row), ids[row].numpy(), PROMPT, rollout[row].numpy(), 1.0, a, r, 0, False)
             for row, (a, r) in enumerate(zip(advantages(rewards), rewards, strict=True))
         ]
-        objective.accumulate(trained, samples, loss, settings)
+        gradient.accumulate(trained, samples, loss, settings)
         optimizer.step()
         trained.spread()
     return shares
@@ -65,8 +65,8 @@ def running() -> Advantages:
 
     def centre(rewards: list[float]) -> list[float]:
         nonlocal state
-        batch = [baseline.Observation(f"s{row}", "chat", reward) for row, reward in enumerate(rewards)]
-        centred = baseline.centre(batch, state, half_life=3, deviation_floor=0.2)
+        batch = [advantage.Observation(f"s{row}", "chat", reward) for row, reward in enumerate(rewards)]
+        centred = advantage.centre(batch, state, half_life=3, deviation_floor=0.2)
         state = centred.state
         return centred.advantages
 

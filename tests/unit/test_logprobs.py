@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from learner.train import logprobs, model
-from learner.train.sample import Sample
+from learner.train.samples import Sample
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 

@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import load_file
 
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import export, lora, model
+from learner.train import export, model, weights
 from learner.train.weights import FullWeights, LoraWeights, of
 from tests.fakes.tiny_llama import save
 
@@ -29,7 +29,7 @@ def stir(weights):
 
 def test_a_new_adapter_changes_nothing_and_trains_only_itself(llama):
     before = logits(llama)
-    adapters = lora.attach(llama, TARGETS, 4, 8, seed=0, served=torch.float32)
+    adapters = weights.attach(llama, TARGETS, 4, 8, seed=0, served=torch.float32)
     assert torch.equal(logits(llama), before)
     trainable = {name for name, p in llama.named_parameters() if p.requires_grad}
     assert trainable == {f"{name}.{leaf}" for name in adapters for leaf in "ab"}
@@ -48,7 +48,7 @@ def test_a_new_adapter_changes_nothing_and_trains_only_itself(llama):
 def test_a_target_that_engines_do_not_serve_is_refused_by_name(llama, targets, named):
     """G22."""
     with pytest.raises(ValueError, match=named):
-        lora.attach(llama, targets, 4, 8, seed=0, served=torch.float32)
+        weights.attach(llama, targets, 4, 8, seed=0, served=torch.float32)
 
 
 def test_switched_off_it_is_the_base_model_again(llama):
@@ -75,7 +75,7 @@ def test_the_seed_decides_the_adapters(tmp_path):
 
     def first(seed):
         llama = model.load(folder, torch.device("cpu"))
-        return next(iter(lora.attach(llama, TARGETS, 4, 8, seed=seed, served=torch.float32).values())).a
+        return next(iter(weights.attach(llama, TARGETS, 4, 8, seed=seed, served=torch.float32).values())).a
 
     assert torch.equal(first(1), first(1))
     assert not torch.equal(first(1), first(2))

@@ -9,7 +9,7 @@ import pytest
 
 from dukou.settings.serving import Spool
 from gateway.drain.report import DrainerReport, Reporter
-from gateway.relay import auth
+from gateway.relay import identity
 from gateway.relay.metrics import FAMILIES, Metrics, Stopwatch, WorkerCounts, render
 from gateway.spool.writer import SpoolWriter
 
@@ -176,7 +176,7 @@ def test_a_stopwatch_stands_still_in_a_paused_block_and_runs_after_it_even_when_
 def test_metrics_need_a_key_but_from_this_machine(
     path: str, client: tuple[str, int] | None, headers: dict[str, str], is_open: bool
 ) -> None:
-    assert auth.is_open(path, {"client": client}, headers) is is_open
+    assert identity.is_open(path, {"client": client}, headers) is is_open
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import loss, model, objective, weights
-from learner.train.sample import Sample
+from learner.train import gradient, loss, model, weights
+from learner.train.samples import Sample
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 
@@ -47,7 +47,7 @@ def gradients(base, settings, **trainer):
         for number, master in enumerate(trained.masters.values()):
             master += 0.02 * torch.randn(master.shape, generator=torch.Generator().manual_seed(number))
     trained.spread()
-    totals = objective.accumulate(trained, batch(), settings, config)
+    totals = gradient.accumulate(trained, batch(), settings, config)
     return {name: master.grad for name, master in trained.masters.items()}, totals
 
 
@@ -107,7 +107,7 @@ def test_distillation_moves_the_answer_towards_what_the_hint_makes_of_it(base):
         old = model.answers(trained.model, [sample]).logprobs
         gap = model.answers(trained.model, [hinted.as_hinted()]).logprobs - old
     settings = LossSettings(kl=0, mode="opd")
-    totals = objective.accumulate(trained, [hinted, batch()[0]], settings, config)
+    totals = gradient.accumulate(trained, [hinted, batch()[0]], settings, config)
     assert (totals.taught, totals.gap) == (40, pytest.approx(-float(gap.sum()), abs=1e-3))
     with torch.no_grad():
         for master in trained.masters.values():
@@ -133,7 +133,7 @@ def test_the_base_teaches_as_it_is_and_the_present_weights_teach_as_they_are(bas
     with torch.no_grad():
         old = model.answers(trained.model, [sample]).logprobs
         told = model.answers(teaching, [sample.as_hinted()]).logprobs
-    totals = objective.accumulate(trained, [sample], settings, config)
+    totals = gradient.accumulate(trained, [sample], settings, config)
     assert totals.gap == pytest.approx(float((old - told).sum()), rel=1e-4, abs=1e-3)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dukou.settings.learning import TrainerSettings
-from learner.train.optimizer import adamw, learning_rate, step
+from learner.train.gradient import adamw, learning_rate, step
 
 
 def master():

@@ -1,6 +1,6 @@
 from datetime import UTC, datetime, timedelta
 
-from learner.llm.pace import Pace
+from learner.llm.limits import Pace
 
 NOON = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 

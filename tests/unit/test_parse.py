@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dukou.store.scores import ABSTAINED, OK
-from learner.score.parse import ParsedReply, parse
+from learner.score.verdict import ParsedReply, parse
 
 UNREADABLE = ParsedReply("unparsable")
 LINES = ("So it is.\n", "Or rather:\n\n")

@@ -7,8 +7,8 @@ import pytest
 from dukou.settings.model import Config
 from dukou.settings.serving import StoreFalse
 from dukou.store.states import REASONS
-from gateway import privacy
 from gateway.drain.assemble import assemble
+from gateway.parse import body
 from gateway.spool.format import Kind, Record
 from learner.status.remedies import REMEDIES
 from tests.fakes.spooled import reply_body, reply_meta, request_body, request_meta, turn_id, user
@@ -48,8 +48,8 @@ def test_turns_of_other_endpoints_are_recorded_unless_nothing_may_be(setting):
 
 def test_the_default_keeps_the_turn_and_does_not_train_it():
     default = Config().privacy.store_false
-    assert not privacy.forbids_recording({"store": False}, default)
-    assert privacy.forbids_training({"store": False}, default)
+    assert not body.forbids_recording({"store": False}, default)
+    assert body.forbids_training({"store": False}, default)
 
 
 def test_status_names_the_setting():

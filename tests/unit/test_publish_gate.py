@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dukou.settings.learning import PublishSettings
-from learner.train.gate import refusal
+from learner.train.guards import refusal
 from learner.train.heldout import compare
 
 FINE = {

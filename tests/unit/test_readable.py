@@ -1,4 +1,4 @@
-from gateway.fold.readable import Marker
+from gateway.parse.text import Marker
 
 
 def test_nul_is_marked_in_keys_and_values_and_literal_escapes_stay():

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.reconcile.control import Health
 from gateway.reconcile.decide import (
     DEAD_AFTER_SECONDS,
     MAX_TRIES,
@@ -22,6 +21,7 @@ from gateway.reconcile.decide import (
     label_version,
     waiting,
 )
+from gateway.reconcile.sglang import Health
 
 FULL = Target(4, "full", "versions/4", None)
 ADAPTER = Target(4, "adapter", "versions/4", "default-v4")

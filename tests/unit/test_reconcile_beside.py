@@ -1,6 +1,6 @@
 """Adapters beside the live one: what is loaded, what goes, and how many there may be."""
 
-from gateway.reconcile.beside import (
+from gateway.reconcile.adapter_plan import (
     UNLOAD_AFTER_SECONDS,
     UNLOAD_SOON_SECONDS,
     EngineAdapters,

@@ -8,9 +8,18 @@ from pathlib import Path
 import pytest
 
 from dukou.store.versions import BadProbeError, ProbePrompt
-from gateway.reconcile.checkpoint import MARKER, BadCheckpointError, adapter_problem, check, full_problem
-from gateway.reconcile.probe import compare, parse, vocabulary
-from gateway.reconcile.tensors import Tensor, UnreadableTensorsError, read_file, read_folder
+from gateway.reconcile.checkpoint import (
+    MARKER,
+    BadCheckpointError,
+    Tensor,
+    UnreadableTensorsError,
+    adapter_problem,
+    check,
+    full_problem,
+    read_file,
+    read_folder,
+)
+from gateway.reconcile.compare import compare, parse, vocabulary
 from tests.fakes.models import BASE, write_model, write_tensors
 
 EMBED = "model.embed_tokens.weight"

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.drain.effective import FIELDS
-from gateway.reconcile.defaults import UnknownDefaultsError, parse, preferred, read, recommended
+from gateway.drain.sampling import DEFAULT_FIELDS as FIELDS
+from gateway.reconcile.engine_facts import (
+    UnknownDefaultsError,
+    parse,
+    preferred,
+    read,
+    recommended,
+)
 from tests.fakes.server_info import ServerInfoEngine
 
 QWEN3 = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}

@@ -5,9 +5,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.reconcile.control import Control, ControlError, Health
 from gateway.reconcile.decide import Route
-from gateway.reconcile.facts import EngineFactsPoller
+from gateway.reconcile.engine_facts import EngineFactsPoller
+from gateway.reconcile.sglang import Control, ControlError, Health
 from gateway.routes import EngineFacts
 from tests.fakes.server_info import URL, ServerInfoEngine
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.reconcile.sums import Agreement, compare, expected, parts
-from gateway.reconcile.tensors import Tensor, stored
-from gateway.reconcile.values import is_finite
+from gateway.reconcile.checkpoint import Tensor, is_finite, stored
+from gateway.reconcile.compare import Agreement, compare_checksums, expected, parts
 from tests.fakes.models import write_tensors
 
 ATTENTION = "model.layers.0.self_attn"
@@ -37,9 +36,9 @@ def test_the_checksum_is_taken_over_the_joined_bytes(tmp_path: Path) -> None:
 
 def test_an_agreement_counts_and_names_the_first_that_differs() -> None:
     wanted = {"b": "2", "a": "1", "c": "3"}
-    assert compare(wanted, [wanted | {"extra": "9"}]) == Agreement(3, 0, None)
-    assert compare(wanted, [{"a": "1", "b": "x"}]) == Agreement(1, 2, "b")
-    assert compare(wanted, [wanted, wanted]) is None  # sliced over two ranks
+    assert compare_checksums(wanted, [wanted | {"extra": "9"}]) == Agreement(3, 0, None)
+    assert compare_checksums(wanted, [{"a": "1", "b": "x"}]) == Agreement(1, 2, "b")
+    assert compare_checksums(wanted, [wanted, wanted]) is None  # sliced over two ranks
 
 
 @pytest.mark.parametrize(

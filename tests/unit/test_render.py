@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.score.judge_llm import prompt
+from learner.score.case import cut, fence, quoted, render
+from learner.score.judge import UnknownRubricError, load
+from learner.score.llm_judge import prompt
 from learner.score.next_state import Case
-from learner.score.parse import ParsedReply, parse
-from learner.score.render import cut, fence, quoted, render
-from learner.score.rubric import UnknownRubricError, load
+from learner.score.verdict import ParsedReply, parse
 
 
 def case(answer="Paris.", then="thanks", request="Capital of France?", calls=(), reasoning=None, role="user"):

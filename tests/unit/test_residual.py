@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import model, norm, residual, weights
+from learner.train import layers, model, weights
 
 SMALL = {
     "vocab_size": 300,
@@ -75,7 +75,7 @@ def test_a_model_whose_layers_need_a_narrow_stream_keeps_it(tmp_path, kind, conf
     folder = saved(tmp_path, kind, config)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     before = states(plain)
-    assert not residual.widen(plain)
+    assert not layers.widen(plain)
     assert torch.equal(states(plain), before)
 
 
@@ -101,7 +101,7 @@ def test_a_norm_rounds_once():
     torch.nn.init.uniform_(layer.weight, 0.5, 1.5)
     x = torch.randn(50, 64)
     exact = layer.weight.double() * x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
-    assert norm.replace(layer) == 1
+    assert layers.replace(layer) == 1
     with torch.no_grad():
         found = layer(x)
     assert found.dtype == torch.bfloat16

@@ -5,8 +5,7 @@ import uuid
 import numpy as np
 import pytest
 
-from learner.train.rows import LEAST_SHARED, RowPiece, passes, plan
-from learner.train.sample import Sample
+from learner.train.samples import LEAST_SHARED, RowPiece, Sample, passes, plan
 
 
 def told(first, length):

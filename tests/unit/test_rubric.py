@@ -1,8 +1,8 @@
 import pytest
 
 from dukou.settings.model import Config
+from learner.score.judge import Rubrics, UnknownRubricError, load
 from learner.score.next_state import Case
-from learner.score.rubric import Rubrics, UnknownRubricError, load
 
 
 def case(tenant="default", task="chat"):

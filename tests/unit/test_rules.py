@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.score.next_state import Case
-from learner.score.rules import verdict
-from learner.score.tool_results import is_error
+from learner.score.next_state import Case, is_error
+from learner.score.rules_judge import verdict
 
 LABELLED = Path(__file__).parents[1] / "data" / "next_states.jsonl"
 

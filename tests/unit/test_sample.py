@@ -3,7 +3,7 @@ import uuid
 import numpy as np
 import pytest
 
-from learner.train.sample import Sample, pack
+from learner.train.samples import Sample, pack
 
 
 def sample(ids, prompt_length, rollout, temperature=1.0):

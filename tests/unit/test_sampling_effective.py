@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.drain import sampling
-from gateway.drain.effective import FIELDS, completed, sampling_class, temperature
+from gateway.drain.sampling import DEFAULT_FIELDS as FIELDS
+from gateway.drain.sampling import completed, effective_temperature, sampling_class
 
 QWEN3 = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
 NULLS = dict.fromkeys(FIELDS)
@@ -45,7 +46,7 @@ NEUTRAL = {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_pe
 )
 def test_class_and_temperature_go_by_request_and_defaults_together(body, defaults, expected):
     """K15."""
-    assert (sampling_class(body, defaults), temperature(body, defaults)) == expected
+    assert (sampling_class(body, defaults), effective_temperature(body, defaults)) == expected
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "0.6", [1]])
@@ -58,7 +59,7 @@ def test_a_request_that_states_every_field_is_sampled_alike_on_every_engine(body
     body = NEUTRAL | {name: value for name, value in body.items() if value is not None}
     assert completed(body, defaults) == body
     assert sampling_class(body, None) == sampling_class(body, defaults) == sampling.classify(body)
-    assert repr(temperature(body, None)) == repr(temperature(body, defaults))
+    assert repr(effective_temperature(body, None)) == repr(effective_temperature(body, defaults))
 
 
 @given(BODIES, NUMBERS)
@@ -66,7 +67,7 @@ def test_a_field_that_is_null_and_one_that_is_left_out_are_the_same(body, defaul
     without = {name: value for name, value in body.items() if value is not None}
     for known in (defaults, None):
         assert sampling_class(body, known) == sampling_class(without, known)
-        assert repr(temperature(body, known)) == repr(temperature(without, known))
+        assert repr(effective_temperature(body, known)) == repr(effective_temperature(without, known))
 
 
 @given(BODIES)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.reconcile.control import ControlError
 from gateway.reconcile.decide import Route
 from gateway.reconcile.selftest import SelfTests, Verdict, examine
+from gateway.reconcile.sglang import ControlError
 from tests.fakes.spooled import chunk, sse
 
 URL = "http://a"

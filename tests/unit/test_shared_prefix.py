@@ -9,9 +9,8 @@ import torch
 from torch.nn import functional
 
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import attention, model, objective, weights
-from learner.train.rows import RowPiece, plan
-from learner.train.sample import Sample
+from learner.train import attention, gradient, model, weights
+from learner.train.samples import RowPiece, Sample, plan
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 
@@ -71,7 +70,7 @@ def gradients(base, samples, sharing, loss, **trainer):
     trained, config = moved(base, **trainer)
     assert model.sharing(trained.model) == "branches"
     trained.model.sharing = sharing
-    totals = objective.accumulate(trained, samples, loss, config)
+    totals = gradient.accumulate(trained, samples, loss, config)
     return {name: master.grad for name, master in trained.masters.items()}, totals
 
 

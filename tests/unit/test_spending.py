@@ -2,7 +2,7 @@ import pytest
 
 from dukou.store.calls import Caps, Costs, is_fault, of_channel, reached
 from dukou.store.feedback import FeedbackCounts
-from learner.status.judging import Judging, text
+from learner.status.report import Judging, text
 
 
 @pytest.mark.parametrize(

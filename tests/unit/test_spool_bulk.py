@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.spool import bulk
-from gateway.spool.bulk import BulkReader
+from gateway.spool import reader
 from gateway.spool.format import CorruptRecordError, Kind, encode
+from gateway.spool.reader import BulkReader
 
 BODIES = [b"", b"a" * 10, b"b" * 300, b"c" * 5000, b"d" * 40, b"e"]
 RECORDS = [encode(Kind.REPLY, {"id": str(number)}, body) for number, body in enumerate(BODIES)]
@@ -15,7 +15,7 @@ RECORDS = [encode(Kind.REPLY, {"id": str(number)}, body) for number, body in enu
 
 @pytest.fixture(params=[15, 64, 333, 2**20])
 def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "_PIECE", request.param)
+    monkeypatch.setattr(reader, "_PIECE", request.param)
 
 
 def read(path: Path) -> list[bytes]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fold.sse import Parser
+from gateway.parse.stream import Parser
 
 STREAM = (
     b"\xef\xbb\xbf: hello\n\n"

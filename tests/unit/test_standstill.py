@@ -18,7 +18,7 @@ from gateway.drain.report import (
     standstill,
 )
 from gateway.relay.metrics import SAVE_SECONDS, Metrics
-from gateway.spool.positions import Positions
+from gateway.spool.reader import Positions
 from gateway.spool.writer import SpoolWriter
 from learner.status.facts import StatusFacts
 from learner.status.sentence import explain

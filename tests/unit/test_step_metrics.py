@@ -5,9 +5,9 @@ import uuid
 import numpy as np
 import pytest
 
+from learner.train.gradient import Totals
 from learner.train.metrics import of_step
-from learner.train.objective import Totals
-from learner.train.sample import Sample
+from learner.train.samples import Sample
 
 
 def batch(*pairs):

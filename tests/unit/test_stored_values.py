@@ -7,7 +7,7 @@ from dukou.settings.learning import GuardSettings, TrainerSettings
 from dukou.settings.model import Config
 from dukou.store.batches import BaselineState, SessionSum, StepSettings
 from dukou.store.versions import BadProbeError, Probe, ProbePrompt
-from learner.train.checkpoint import StepRecord
+from learner.train.files import StepRecord
 
 SECTIONS = ("batch", "advantage", "loss", "guard", "trainer")
 PROBE = Probe((ProbePrompt((1, 2), (-0.5,)),))

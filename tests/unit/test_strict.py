@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dukou.store import spans
-from gateway.drain import strict
+from gateway.drain import trainable
 from gateway.drain.assemble import assemble
-from gateway.fold.answer import Answer
+from gateway.parse.reply import Answer
 from gateway.spool.format import Kind, Record
 from tests.fakes.spooled import chunk, reply_meta, request_body, request_meta, sse, turn_id, user
 
@@ -18,7 +18,7 @@ TURN = turn_id(1000.0)
 QWEN = {"parser": "qwen", "grammar": "xgrammar"}
 TOOL = {"type": "function", "function": {"name": "weather"}}
 STRICT = {"type": "function", "function": {"name": "weather", "strict": True}}
-TAGS = strict.MEASURED["qwen", "xgrammar"]
+TAGS = trainable.MEASURED["qwen", "xgrammar"]
 #: Tokens of SmolLM2 in an answer under xgrammar 0.2.7, those in the lower lines with some of the vocabulary
 #: masked, as its own bitmask had it: 16 tokens at the trigger's last one, all but a few from there on.
 FREE, CALL = ("Hi", " there", ".", " <", "tool", "_", "call"), (
@@ -33,7 +33,7 @@ def answer(*texts, tool_calls=()):
 
 
 def places(*texts, **more):
-    mask = strict.masked(answer(*texts, **more), TAGS)
+    mask = trainable.masked(answer(*texts, **more), TAGS)
     return None if mask is None else np.flatnonzero(mask).tolist()
 
 
@@ -78,8 +78,8 @@ def test_a_trigger_in_one_token_is_masked_with_it():
     ],
 )
 def test_where_the_masked_tokens_cannot_be_told_the_answer_is_constrained(given_, why):
-    assert strict.masked(given_, TAGS) is None, why
-    assert strict.decide("free", {"tools": [STRICT]}, QWEN, given_) == ("constrained", None)
+    assert trainable.masked(given_, TAGS) is None, why
+    assert trainable.decide("free", {"tools": [STRICT]}, QWEN, given_) == ("constrained", None)
 
 
 @pytest.mark.parametrize(
@@ -111,19 +111,19 @@ def test_where_the_masked_tokens_cannot_be_told_the_answer_is_constrained(given_
     ],
 )
 def test_a_plain_answer_is_free_where_the_parser_was_measured(body, calling, expected):
-    assert strict.decide("free", body, calling, answer("Lima", " is", " warm")) == (expected, None)
+    assert trainable.decide("free", body, calling, answer("Lima", " is", " warm")) == (expected, None)
 
 
 def test_an_answer_with_a_call_is_trained_without_it_whatever_else_its_class():
     for found in ("free", "truncated"):
-        kept, trained = strict.decide(found, {"tools": [STRICT]}, QWEN, answer(*FREE, *CALL, *AFTER))
+        kept, trained = trainable.decide(found, {"tools": [STRICT]}, QWEN, answer(*FREE, *CALL, *AFTER))
         assert (kept, trained.tolist()) == (found, [0, 7, 31, 33])
     for found in ("greedy", "constrained", None):
-        assert strict.decide(found, {"tools": [STRICT]}, QWEN, answer(*FREE, *CALL)) == (found, None)
+        assert trainable.decide(found, {"tools": [STRICT]}, QWEN, answer(*FREE, *CALL)) == (found, None)
 
 
 def test_an_answer_that_is_masked_whole_is_constrained():
-    assert strict.decide("free", {"tools": [STRICT]}, QWEN, answer("<tool_call>", "\n")) == (
+    assert trainable.decide("free", {"tools": [STRICT]}, QWEN, answer("<tool_call>", "\n")) == (
         "constrained",
         None,
     )
@@ -150,7 +150,7 @@ def test_a_token_is_masked_where_it_has_a_character_of_a_call_after_the_nearly_w
         expected += [False] * 10 + [True] * len(inside) + [False] * (1 + len(plain))
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)))))
     edges = list(zip([0, *cuts], [*cuts, len(text)], strict=True))
-    masked = strict.masked(answer(*(text[a:b] for a, b in edges)), TAGS)
+    masked = trainable.masked(answer(*(text[a:b] for a, b in edges)), TAGS)
     assert masked.tolist() == [any(expected[a:b]) for a, b in edges]
     assert spans.positions(spans.pack(masked), len(masked)).tolist() == np.flatnonzero(masked).tolist()
 

@@ -1,13 +1,10 @@
 import numpy as np
 import pytest
 
-from learner.teach.align import AlignmentError, on_tokens
-from learner.teach.choose import by_effect, effect
-from learner.teach.demonstrate import conversation
-from learner.teach.engine import _busy
-from learner.teach.leak import quotes
-from learner.teach.prompt import with_hint
-from learner.teach.render import CannotRenderError, Conversation, enhanced, plain
+from learner.hints.choose import by_effect, effect, quotes, with_hint
+from learner.hints.lessons import conversation
+from learner.hints.teacher_engine import AlignmentError, _busy, on_tokens
+from learner.hints.template import CannotRenderError, Conversation, enhanced, plain
 
 ANSWER = "The capital of France is Paris, a city on the Seine with two million people."
 

@@ -9,9 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from learner.teach.line import HINT_CHARACTERS, one_line
-from learner.teach.prompt import FRAME, with_hint
-from learner.teach.render import ControlTokensError, Conversation, control_tokens, enhanced, renderer
+from learner.hints.choose import FRAME, HINT_CHARACTERS, one_line, with_hint
+from learner.hints.template import (
+    ControlTokensError,
+    Conversation,
+    control_tokens,
+    enhanced,
+    renderer,
+)
 
 #: Special tokens of chat templates in use: ChatML, Llama 2 to 4, Mistral, Gemma, DeepSeek, GLM, Phi, MiniMax.
 SPECIAL = [

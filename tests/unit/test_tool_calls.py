@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.fold.tool_calls import ToolCalls
+from gateway.parse.stream import ToolCalls
 
 
 def fold(*deltas):

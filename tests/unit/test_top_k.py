@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dukou.settings.learning import LossSettings, TrainerSettings
-from learner.train import logprobs, loss, model, objective, weights
-from learner.train.sample import Sample
+from learner.train import gradient, logprobs, loss, model, weights
+from learner.train.samples import Sample
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 
@@ -131,7 +131,7 @@ def test_a_step_brings_the_model_nearer_to_what_the_hint_makes_of_it(tmp_path, m
     with torch.no_grad():
         teacher = torch.cat([distribution(sample.as_hinted()) for sample in samples])
         before = distance()
-    totals = objective.accumulate(trained, samples, settings, config)
+    totals = gradient.accumulate(trained, samples, settings, config)
     with torch.no_grad():
         for master in trained.masters.values():
             master -= 0.5 * master.grad
@@ -146,6 +146,6 @@ def test_without_a_hint_top_k_changes_nothing(tmp_path):
     for k in (0, 8):
         settings = LossSettings(kl=0, mode="combine", opd_top_k=k)
         trained = weights.of(model.load(save(tmp_path), torch.device("cpu")), config, settings)
-        objective.accumulate(trained, [plain], settings, config)
+        gradient.accumulate(trained, [plain], settings, config)
         found.append([master.grad for master in trained.masters.values()])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

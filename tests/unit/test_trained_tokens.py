@@ -17,8 +17,8 @@ from dukou.settings.learning import LossSettings, TrainerSettings
 from dukou.store import spans
 from dukou.store.batches import SampleRow
 from dukou.store.hints import AlternativeHint
-from learner.train import heldout, hints, metrics, model, objective, weights
-from learner.train.sample import Sample, from_turn
+from learner.train import gradient, heldout, hints, metrics, model, weights
+from learner.train.samples import Sample, from_turn
 from tests.fakes.tiny_llama import VOCABULARY, save
 
 SUMS = ("loss", "tokens", "kl", "entropy", "clipped", "recorded", "mismatch", "mismatched", "taught", "gap")
@@ -81,7 +81,7 @@ def gradients(base, samples, loss, sharing="branches", **trainer):
             master += 0.02 * torch.randn(master.shape, generator=torch.Generator().manual_seed(number))
     trained.spread()
     trained.model.sharing = sharing
-    totals = objective.accumulate(trained, list(samples), loss, config)
+    totals = gradient.accumulate(trained, list(samples), loss, config)
     return {name: master.grad for name, master in trained.masters.items()}, totals
 
 

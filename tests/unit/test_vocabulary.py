@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.reconcile.vocabulary import Vocabularies, size_in
+from gateway.reconcile.engine_facts import Vocabularies, size_in
 
 URL = "http://a"
 

@@ -1,7 +1,7 @@
 import pytest
 
 from dukou.store.scores import Score, Vote
-from learner.score.vote import decide
+from learner.score.verdict import decide
 
 
 def cast(*values, hints=()):

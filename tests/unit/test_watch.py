@@ -4,7 +4,7 @@ import pytest
 
 from dukou.settings.learning import WatchSettings
 from dukou.store.watch import SampleMean, VersionFigures, is_readable, share
-from learner.train.watch import certain_fall, worse
+from learner.train.guards import certain_fall, worse
 
 SETTINGS = WatchSettings(turns=50, drop=0.2, length=3.0, confidence=0.99)
 

@@ -20,7 +20,7 @@ from dukou.local.engine.start import EngineDiedError, death, launch, model_path,
 from dukou.settings.load import load_config
 from dukou.settings.model import Config
 from dukou.settings.paths import StatePaths
-from gateway.reconcile.control import Control
+from gateway.reconcile.sglang import Control
 
 
 def say(line: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from dukou.local.engine.start import model_path
 from dukou.settings.model import Config
 from gateway.drain.sampling import SamplingClass, classify
-from gateway.reconcile.defaults import UnknownDefaultsError, recommended
+from gateway.reconcile.engine_facts import UnknownDefaultsError, recommended
 
 _OPTION = "--sampling-defaults"
 #: What becomes of answers that are sampled as the model recommends.

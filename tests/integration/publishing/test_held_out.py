@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from dukou.store import batches, versions, watch
 from dukou.store.states import Stage
 from dukou.store.tables import samples
-from learner.batch.collect import ClosedBatch, close_batch
+from learner.batch.close import ClosedBatch, close_batch
 from learner.train.publish import advance
 from learner.train.trainer import Trainer
 from tests.fakes.training import NOW, config, fill, make_policy

@@ -1,6 +1,6 @@
 """Adapters: loaded beside the old one, by name."""
 
-from gateway.reconcile.beside import UNLOAD_AFTER_SECONDS
+from gateway.reconcile.adapter_plan import UNLOAD_AFTER_SECONDS
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.world import World
 

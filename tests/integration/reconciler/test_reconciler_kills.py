@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.reconcile.control import Control
+from gateway.reconcile.sglang import Control
 from tests.fakes.sglang import FakeSGLang, fake_sglang
 from tests.fakes.world import World
 

@@ -9,8 +9,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from dukou.store import processes
-from gateway.reconcile.books import ReconcilerStore
 from gateway.reconcile.decide import MAX_TRIES
+from gateway.reconcile.postgres import ReconcilerStore
 from tests.fakes.models import BASE, write_model
 from tests.fakes.sglang import FakeSGLang, fake_sglang
 from tests.fakes.world import World

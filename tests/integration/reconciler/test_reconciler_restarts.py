@@ -8,9 +8,9 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from dukou.settings.model import Config
-from gateway.reconcile.books import ReconcilerStore
-from gateway.reconcile.control import Control
+from gateway.reconcile.postgres import ReconcilerStore
 from gateway.reconcile.reconciler import Environment, Reconciler
+from gateway.reconcile.sglang import Control
 from gateway.routes import load
 from tests.fakes.sglang import FakeSGLang
 from tests.fakes.world import World
