@@ -81,11 +81,12 @@ def configured(
     model: str = TINY_MODEL,
     **settings: Any,
 ) -> Config:
-    """For an engine of its own, at a free port."""
+    """For an engine of its own, at a free port. In bfloat16 on every CPU: what is compared byte for byte and
+    by checksums is rounded alike."""
     (state / "engine").symlink_to(installed.engine_env.resolve())
     url = f"http://127.0.0.1:{_free_port()}"
     path = installed.models.resolve() / model
-    engine = {"urls": [url], "model_path": str(path), "extra_args": list(extra_args)}
+    engine = {"urls": [url], "model_path": str(path), "extra_args": ["--dtype", "bfloat16", *extra_args]}
     return Config.model_validate({"state_dir": state, "engine": engine, **settings})
 
 
